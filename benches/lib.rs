@@ -1,0 +1,1 @@
+//! Benchmarks live in files of their own beside this one.

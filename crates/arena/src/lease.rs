@@ -1,0 +1,160 @@
+//! The right to a slot's bytes: one writer, or many readers, never both.
+
+#![expect(unsafe_code, reason = "a lease is the proof that its bytes may be touched")]
+
+use std::fmt;
+
+use crate::memory::{Memory, SlotIdx};
+use crate::sync::Arc;
+
+/// The one right to fill a slot. Dropping it frees the slot, whose bytes then mean nothing.
+pub struct WriteLease {
+    memory: Option<Arc<Memory>>,
+    slot: SlotIdx,
+}
+
+impl WriteLease {
+    pub(crate) fn new(memory: Arc<Memory>, slot: SlotIdx) -> Self {
+        Self { memory: Some(memory), slot }
+    }
+
+    /// The slot that this lease holds.
+    pub fn slot(&self) -> SlotIdx {
+        self.slot
+    }
+
+    /// The bytes to fill; what they were before is unspecified.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: a write lease exists once per slot and excludes readers; `&mut self` excludes a second borrow.
+        unsafe { self.memory().bytes_mut(self.slot) }
+    }
+
+    /// Ends the writing: from here on the bytes don't change until every lease is gone.
+    pub fn seal(mut self) -> ReadLease {
+        let memory = self.memory.take().expect("a lease has its memory until it is sealed or dropped");
+        memory.seal(self.slot);
+        ReadLease { memory, slot: self.slot }
+    }
+
+    fn memory(&self) -> &Memory {
+        self.memory.as_deref().expect("a lease has its memory until it is sealed or dropped")
+    }
+}
+
+impl Drop for WriteLease {
+    fn drop(&mut self) {
+        if let Some(memory) = &self.memory {
+            memory.drop_writer(self.slot);
+        }
+    }
+}
+
+impl fmt::Debug for WriteLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WriteLease({})", self.slot.0)
+    }
+}
+
+/// A right to read a slot's bytes. Cheap to clone; the slot is free when the last one is dropped.
+pub struct ReadLease {
+    memory: Arc<Memory>,
+    slot: SlotIdx,
+}
+
+impl ReadLease {
+    /// The slot that this lease holds.
+    pub fn slot(&self) -> SlotIdx {
+        self.slot
+    }
+
+    /// The bytes of the slot; they don't change while any lease lives.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: this lease is counted in the slot's state word, so no write lease exists.
+        unsafe { self.memory.bytes(self.slot) }
+    }
+
+    /// Whether this is the only lease of the slot.
+    pub fn is_last(&self) -> bool {
+        self.memory.n_readers(self.slot) == 1
+    }
+}
+
+impl Clone for ReadLease {
+    fn clone(&self) -> Self {
+        self.memory.add_reader(self.slot);
+        Self { memory: Arc::clone(&self.memory), slot: self.slot }
+    }
+}
+
+impl Drop for ReadLease {
+    fn drop(&mut self) {
+        self.memory.drop_reader(self.slot);
+    }
+}
+
+impl fmt::Debug for ReadLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReadLease({})", self.slot.0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::{Arena, SlotIdx};
+
+    #[test]
+    fn a_slot_has_one_writer_or_many_readers() {
+        let arena = Arena::new(1, 16).unwrap();
+        let slot = SlotIdx(0);
+        let writer = arena.try_write(slot).unwrap();
+        assert!(arena.try_write(slot).is_none());
+        let reader = writer.seal();
+        assert!(reader.is_last() && arena.try_write(slot).is_none());
+        let second = reader.clone();
+        assert!(!reader.is_last());
+        drop(reader);
+        assert!(arena.try_write(slot).is_none());
+        drop(second);
+        assert!(arena.try_write(slot).is_some());
+    }
+
+    #[test]
+    fn a_dropped_writer_frees_its_slot() {
+        let arena = Arena::new(1, 16).unwrap();
+        drop(arena.try_write(SlotIdx(0)));
+        assert!(arena.try_write(SlotIdx(0)).is_some());
+    }
+
+    #[test]
+    fn leases_outlive_the_arena() {
+        let mut writer = Arena::new(1, 16).unwrap().try_write(SlotIdx(0)).unwrap();
+        writer.bytes_mut()[0] = 7;
+        let reader = std::thread::spawn(move || writer.seal()).join().unwrap();
+        assert_eq!(reader.bytes()[0], 7);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use crate::{Arena, SlotIdx};
+
+    /// A writer that reuses a slot after a reader on another thread let go never races with that reader.
+    #[test]
+    fn reuse_waits_for_the_last_reader() {
+        loom::model(|| {
+            let arena = Arena::new(1, 16).unwrap();
+            let mut writer = arena.try_write(SlotIdx(0)).unwrap();
+            writer.bytes_mut()[0] = 1;
+            let reader = writer.seal();
+            let other = reader.clone();
+            let thread = loom::thread::spawn(move || assert_eq!(other.bytes()[0], 1));
+            assert_eq!(reader.bytes()[0], 1);
+            drop(reader);
+            if let Some(mut writer) = arena.try_write(SlotIdx(0)) {
+                writer.bytes_mut()[0] = 2;
+            }
+            thread.join().unwrap();
+            assert!(arena.try_write(SlotIdx(0)).is_some());
+        });
+    }
+}

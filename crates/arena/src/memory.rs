@@ -1,0 +1,161 @@
+//! The memory of all slots, and the word per slot that keeps writer and readers apart.
+
+#![expect(unsafe_code, reason = "slot bytes cross threads; the state word of each slot keeps them apart")]
+
+use memmap2::{MmapMut, MmapOptions};
+
+use crate::ArenaError;
+use crate::lease::WriteLease;
+use crate::sync::{Arc, AtomicU32, Ordering};
+
+/// Slots begin at multiples of this, which is what direct reads ask for.
+pub const SLOT_ALIGN_BYTES: usize = 4096;
+
+/// Index of a slot in its arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotIdx(pub u32);
+
+/// The state word of a slot that a [`WriteLease`] holds; other values count the [`ReadLease`]s.
+const WRITING: u32 = u32::MAX;
+
+/// Slots of one size, allocated once and never grown. Clones share the memory.
+#[derive(Clone)]
+pub struct Arena(Arc<Memory>);
+
+impl Arena {
+    /// `n_slots` slots of at least `slot_bytes` bytes each (rounded up to [`SLOT_ALIGN_BYTES`]). Pages become
+    /// resident when first written.
+    ///
+    /// # Errors
+    /// [`ArenaError`] when the size is zero or absurd, or the system refuses the memory.
+    pub fn new(n_slots: usize, slot_bytes: usize) -> Result<Self, ArenaError> {
+        let size = || ArenaError::Size { n_slots, slot_bytes };
+        let stride = slot_bytes.checked_next_multiple_of(SLOT_ALIGN_BYTES).ok_or_else(size)?;
+        let bytes = stride.checked_mul(n_slots).filter(|&b| b > 0 && b <= isize::MAX as usize);
+        let bytes = bytes.ok_or_else(size)?;
+        if u32::try_from(n_slots).is_err() {
+            return Err(size());
+        }
+        let map = MmapOptions::new().len(bytes).map_anon();
+        let mut map = map.map_err(|source| ArenaError::Refused { bytes, source })?;
+        let base = map.as_mut_ptr();
+        let states = (0..n_slots).map(|_| AtomicU32::new(0)).collect();
+        Ok(Self(Arc::new(Memory { base, _map: map, stride, states })))
+    }
+
+    /// Slots.
+    pub fn n_slots(&self) -> usize {
+        self.0.states.len()
+    }
+
+    /// Bytes of one slot.
+    pub fn slot_bytes(&self) -> usize {
+        self.0.stride
+    }
+
+    /// The right to fill `slot`; `None` while any lease of it lives.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    pub fn try_write(&self, slot: SlotIdx) -> Option<WriteLease> {
+        let state = &self.0.states[slot.0 as usize];
+        // Acquire: what the last readers did happens before the writing.
+        state.compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(WriteLease::new(Arc::clone(&self.0), slot))
+    }
+}
+
+/// Shared by the arena and all leases.
+pub(crate) struct Memory {
+    base: *mut u8,
+    /// Keeps the pages alive; all access goes through `base`.
+    _map: MmapMut,
+    stride: usize,
+    states: Box<[AtomicU32]>,
+}
+
+// SAFETY: `base` points into `_map`, which lives as long as `Memory`; the bytes behind it are only reached through
+// leases, and the state words let a slot have either one writer or any number of readers.
+unsafe impl Send for Memory {}
+// SAFETY: as for `Send`: shared access to the bytes is what the state words arbitrate.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// The bytes of `slot`, for its readers.
+    ///
+    /// # Safety
+    /// The caller holds a read or write lease of `slot` for all of `'_`.
+    pub(crate) unsafe fn bytes(&self, slot: SlotIdx) -> &[u8] {
+        // SAFETY: in bounds, since `slot` came from `try_write`, which checked it; initialised, since anonymous
+        // pages read as zero; nobody writes while the caller's lease lives.
+        unsafe { std::slice::from_raw_parts(self.slot_ptr(slot), self.stride) }
+    }
+
+    /// The bytes of `slot`, for its writer.
+    ///
+    /// # Safety
+    /// The caller holds the write lease of `slot` exclusively for all of `'_`.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the write lease is the exclusive right, not the borrow of Memory"
+    )]
+    pub(crate) unsafe fn bytes_mut(&self, slot: SlotIdx) -> &mut [u8] {
+        // SAFETY: in bounds as above; the write lease excludes every other access.
+        unsafe { std::slice::from_raw_parts_mut(self.slot_ptr(slot), self.stride) }
+    }
+
+    fn slot_ptr(&self, slot: SlotIdx) -> *mut u8 {
+        // SAFETY: `slot` is below `states.len()`, and the map is `states.len() * stride` bytes long.
+        unsafe { self.base.add(slot.0 as usize * self.stride) }
+    }
+
+    /// The writer becomes the first reader.
+    pub(crate) fn seal(&self, slot: SlotIdx) {
+        // Release: the written bytes happen before whatever a reader of another thread does.
+        self.states[slot.0 as usize].store(1, Ordering::Release);
+    }
+
+    pub(crate) fn add_reader(&self, slot: SlotIdx) {
+        let before = self.states[slot.0 as usize].fetch_add(1, Ordering::Relaxed);
+        assert!(before < WRITING - 1, "too many readers of slot {}", slot.0);
+    }
+
+    pub(crate) fn drop_reader(&self, slot: SlotIdx) {
+        // Release: this reader's reads happen before the next writer's writes.
+        self.states[slot.0 as usize].fetch_sub(1, Ordering::Release);
+    }
+
+    pub(crate) fn drop_writer(&self, slot: SlotIdx) {
+        self.states[slot.0 as usize].store(0, Ordering::Release);
+    }
+
+    pub(crate) fn n_readers(&self, slot: SlotIdx) -> u32 {
+        self.states[slot.0 as usize].load(Ordering::Acquire)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_page_aligned_and_apart() {
+        let arena = Arena::new(3, 5000).unwrap();
+        assert_eq!((arena.n_slots(), arena.slot_bytes()), (3, 8192));
+        let mut leases: Vec<_> = (0..3).map(|i| arena.try_write(SlotIdx(i)).unwrap()).collect();
+        for (i, lease) in leases.iter_mut().enumerate() {
+            assert_eq!(lease.bytes_mut().as_ptr() as usize % SLOT_ALIGN_BYTES, 0);
+            lease.bytes_mut().fill(i as u8 + 1);
+        }
+        for (i, lease) in leases.into_iter().enumerate() {
+            assert!(lease.seal().bytes().iter().all(|&b| b == i as u8 + 1));
+        }
+    }
+
+    #[test]
+    fn absurd_sizes_are_errors() {
+        for (n, bytes) in [(0, 1), (1, 0), (usize::MAX, 4096), (2, usize::MAX), (1 << 40, 1 << 40)] {
+            assert!(Arena::new(n, bytes).is_err(), "{n} x {bytes}");
+        }
+    }
+}

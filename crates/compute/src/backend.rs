@@ -1,0 +1,142 @@
+//! The trait that every device implements, and what travels through it.
+
+use forerun_arena::ReadLease;
+use forerun_model::{LayerId, PartOffsets, Position, Routing, TokenId, Use};
+
+use crate::ComputeError;
+
+/// One of the sequences (token histories with their caches) that a backend keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SequenceIdx(pub usize);
+
+/// One token of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The token.
+    pub token: TokenId,
+    /// Its rotary position.
+    pub position: Position,
+    /// Whether its logits are wanted.
+    pub wants_logits: bool,
+}
+
+/// What one pass through the layers works on: consecutive tokens of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// The sequence.
+    pub sequence: SequenceIdx,
+    /// Tokens that the sequence holds already. Zero starts it anew; any other number must be what was accepted.
+    pub past: usize,
+    /// The tokens, at least one.
+    pub rows: &'a [Row],
+    /// Whether fewer than all rows may be accepted: costs a log of the recurrent layers' inputs.
+    pub may_reject: bool,
+}
+
+/// How much of the residual stream a router guess has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// After the mixer of the layer before: its experts are still missing.
+    Early,
+    /// After the layer before was closed: only the mixer of this layer is missing.
+    Closed,
+}
+
+/// Router probabilities of one layer, `[n_rows, n_experts]`, as a guess.
+#[derive(Clone, Debug, Default)]
+pub struct Scores {
+    /// The layer whose router was asked.
+    pub layer: LayerId,
+    /// Experts per row.
+    pub n_experts: usize,
+    /// Probabilities, row-major.
+    pub probabilities: Vec<f32>,
+}
+
+/// One expert and the rows that want it.
+#[derive(Debug)]
+pub struct ExpertJob<'a> {
+    /// The layer.
+    pub layer: LayerId,
+    /// The expert's bytes; a device may keep a clone until it is done.
+    pub weights: ReadLease,
+    /// Where its matrices begin.
+    pub parts: PartOffsets,
+    /// The rows, by row; all of one expert.
+    pub uses: &'a [Use],
+}
+
+/// What a step leaves: logits `[n_wanted, n_vocab]` of the rows that wanted them, in row order.
+#[derive(Clone, Debug, Default)]
+pub struct StepOutput {
+    /// Entries per row.
+    pub n_vocab: usize,
+    /// Logits, row-major.
+    pub logits: Vec<f32>,
+}
+
+impl StepOutput {
+    /// The logits of the `i`-th row that wanted them.
+    pub fn row(&self, i: usize) -> &[f32] {
+        &self.logits[i * self.n_vocab..(i + 1) * self.n_vocab]
+    }
+}
+
+/// A device that computes a model's layers.
+///
+/// One step is: `begin`; for each layer `mix_route`, then `run_shared` and one `run_expert` per distinct expert of
+/// the routing in any order, then `close_layer`; after the last layer `finish`; then `accept`. `scores` may be asked
+/// between `mix_route` of a layer and `mix_route` of the next. The bits of a row's results depend on nothing but the
+/// sequence's tokens: not on the other rows of the step, the order of experts, or the number of threads.
+///
+/// A step that fails or is abandoned changes nothing: the next `begin` starts from what was last accepted.
+pub trait Backend {
+    /// Takes the rows of a step and embeds them.
+    ///
+    /// # Errors
+    /// [`ComputeError`] for a token outside the vocabulary, a full context, too many rows, or a `past` that isn't
+    /// what was accepted.
+    fn begin(&mut self, step: &Step<'_>) -> Result<(), ComputeError>;
+
+    /// Runs the layer's mixer and its router; fills `routing` and groups it.
+    ///
+    /// # Errors
+    /// [`ComputeError::NotFinite`] when the router's input isn't.
+    fn mix_route(&mut self, layer: LayerId, routing: &mut Routing) -> Result<(), ComputeError>;
+
+    /// Asks the router of `layer` about the residual stream as it is now. Never changes a result.
+    ///
+    /// # Errors
+    /// [`ComputeError`] when the device fails.
+    fn scores(&mut self, stage: Stage, layer: LayerId, scores: &mut Scores) -> Result<(), ComputeError>;
+
+    /// Runs the layer's shared expert on every row.
+    ///
+    /// # Errors
+    /// [`ComputeError`] when the device fails.
+    fn run_shared(&mut self, layer: LayerId) -> Result<(), ComputeError>;
+
+    /// Runs one routed expert on the rows that want it and keeps the results by row and rank.
+    ///
+    /// # Errors
+    /// [`ComputeError`] when the device fails or the slot is smaller than the layout says.
+    fn run_expert(&mut self, job: ExpertJob<'_>) -> Result<(), ComputeError>;
+
+    /// Adds the experts' results in rank order, then the shared expert's, to the residual stream.
+    ///
+    /// # Errors
+    /// [`ComputeError`] when the device fails.
+    fn close_layer(&mut self, layer: LayerId) -> Result<(), ComputeError>;
+
+    /// The last norm and the head, for the rows that want logits.
+    ///
+    /// # Errors
+    /// [`ComputeError::NotFinite`] when a logit isn't.
+    fn finish(&mut self, output: &mut StepOutput) -> Result<(), ComputeError>;
+
+    /// Commits the first `n_rows` rows of the step to the sequence's caches and states and forgets the others.
+    ///
+    /// # Errors
+    /// [`ComputeError`] when there is no finished step, or fewer than all rows are accepted without `may_reject`.
+    fn accept(&mut self, n_rows: usize) -> Result<(), ComputeError>;
+}

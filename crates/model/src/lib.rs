@@ -1,0 +1,26 @@
+//! The words all layers share: what a model is, what its router said, how a matrix lies in memory.
+//!
+//! A file's metadata becomes a [`ModelShape`]; the shape says which tensors must exist ([`names`]) and how the
+//! three matrices of an expert lie in a slot ([`ExpertLayout`]). During a step the router's answer travels as a
+//! [`Routing`].
+//!
+//! Never here: files, threads, arithmetic on weights, unsafe code.
+
+pub mod error;
+pub mod ids;
+pub mod layout;
+pub mod metadata;
+pub mod names;
+pub mod quant;
+pub mod routing;
+pub mod shape;
+pub mod time;
+
+pub use error::ShapeError;
+pub use ids::{ExpertId, ExpertKey, LayerId, TokenId};
+pub use layout::{ExpertLayout, MatrixLayout, PartOffsets};
+pub use metadata::{KeyValue, KeyValues};
+pub use quant::QuantType;
+pub use routing::{Routing, Use};
+pub use shape::{AttentionShape, DeltaNetShape, LayerKind, ModelShape, MoeShape, Position, RopeShape};
+pub use time::{Clock, Nanos, SystemClock};

@@ -1,0 +1,145 @@
+//! Tensor names of `qwen35moe`, and the dimensions that a header demands of them.
+//!
+//! Dimensions are GGUF's `ne`: fastest axis first. Layout variants that other exporters write (fused experts,
+//! fused attention, `ssm_dt` without suffix) are alternatives of one [`Spec`].
+
+use crate::{LayerId, LayerKind, ModelShape};
+
+/// The token embedding, `[hidden, n_vocab]`.
+pub const TOKEN_EMBD: &str = "token_embd.weight";
+/// The last norm, `[hidden]`.
+pub const OUTPUT_NORM: &str = "output_norm.weight";
+/// The head, `[hidden, n_vocab]`; the embedding stands in for it when absent.
+pub const OUTPUT: &str = "output.weight";
+
+/// `blk.N.NAME.weight`.
+pub fn block(layer: LayerId, name: &str) -> String {
+    format!("blk.{}.{name}.weight", layer.0)
+}
+
+/// `blk.N.NAME`, for the two names without the usual suffix.
+pub fn block_bare(layer: LayerId, name: &str) -> String {
+    format!("blk.{}.{name}", layer.0)
+}
+
+/// The tensor of one expert where a file keeps experts apart: `blk.N.NAME.E.weight`.
+pub fn block_expert(layer: LayerId, name: &str, expert: usize) -> String {
+    format!("blk.{}.{name}.{expert}.weight", layer.0)
+}
+
+/// A resident tensor that must be in the file, under one of several names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Names to look for, the usual one first.
+    pub names: Vec<String>,
+    /// Required dimensions, fastest first; a trailing 1 in the file is tolerated.
+    pub dims: Vec<u64>,
+    /// Whether the values are used one by one and so must be F32.
+    pub vector: bool,
+    /// Whether the model can do without it.
+    pub optional: bool,
+}
+
+impl Spec {
+    fn matrix(name: String, n_cols: usize, n_rows: usize) -> Self {
+        Self { names: vec![name], dims: vec![n_cols as u64, n_rows as u64], vector: false, optional: false }
+    }
+
+    fn vector(name: String, len: usize) -> Self {
+        Self { names: vec![name], dims: vec![len as u64], vector: true, optional: false }
+    }
+
+    fn or(mut self, name: String) -> Self {
+        self.names.push(name);
+        self
+    }
+
+    fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// Whether a tensor of dimensions `found` is what this demands.
+    pub fn accepts(&self, found: &[u64]) -> bool {
+        let n = self.dims.len();
+        found.len() >= n && found[..n] == self.dims[..] && found[n..].iter().all(|&d| d == 1)
+    }
+}
+
+/// Every resident tensor of `shape`: all but the routed experts and the prediction blocks.
+pub fn resident(shape: &ModelShape) -> Vec<Spec> {
+    let mut specs = vec![
+        Spec::matrix(TOKEN_EMBD.into(), shape.hidden, shape.n_vocab),
+        Spec::vector(OUTPUT_NORM.into(), shape.hidden),
+        Spec::matrix(OUTPUT.into(), shape.hidden, shape.n_vocab).optional(),
+    ];
+    for layer in shape.layer_ids() {
+        specs.push(Spec::vector(block(layer, "attn_norm"), shape.hidden));
+        specs.push(Spec::vector(block(layer, "post_attention_norm"), shape.hidden));
+        match shape.layers[layer.idx()] {
+            LayerKind::DeltaNet => delta_net(shape, layer, &mut specs),
+            LayerKind::Attention => attention(shape, layer, &mut specs),
+        }
+        moe(shape, layer, &mut specs);
+    }
+    specs
+}
+
+fn delta_net(shape: &ModelShape, layer: LayerId, specs: &mut Vec<Spec>) {
+    let (d, net) = (shape.hidden, &shape.delta_net);
+    specs.push(Spec::matrix(block(layer, "attn_qkv"), d, net.conv_channels()));
+    specs.push(Spec::matrix(block(layer, "attn_gate"), d, net.value_width()));
+    specs.push(Spec::matrix(block(layer, "ssm_beta"), d, net.n_value_heads));
+    specs.push(Spec::matrix(block(layer, "ssm_alpha"), d, net.n_value_heads));
+    let mut conv = Spec::matrix(block(layer, "ssm_conv1d"), net.conv_kernel, net.conv_channels());
+    conv.vector = true;
+    specs.push(conv);
+    specs.push(Spec::vector(block_bare(layer, "ssm_a"), net.n_value_heads));
+    let dt = Spec::vector(block_bare(layer, "ssm_dt.bias"), net.n_value_heads);
+    specs.push(dt.or(block_bare(layer, "ssm_dt")));
+    specs.push(Spec::vector(block(layer, "ssm_norm"), net.value_dim));
+    specs.push(Spec::matrix(block(layer, "ssm_out"), net.value_width(), d));
+}
+
+/// The separate projections are optional where a fused one stands in; binding checks that one form is whole.
+fn attention(shape: &ModelShape, layer: LayerId, specs: &mut Vec<Spec>) {
+    let (d, att) = (shape.hidden, &shape.attention);
+    let fused_rows = 2 * att.q_width() + 2 * att.kv_width();
+    specs.push(Spec::matrix(block(layer, "attn_qkv"), d, fused_rows).optional());
+    specs.push(Spec::matrix(block(layer, "attn_q"), d, 2 * att.q_width()).optional());
+    specs.push(Spec::matrix(block(layer, "attn_k"), d, att.kv_width()).optional());
+    specs.push(Spec::matrix(block(layer, "attn_v"), d, att.kv_width()).optional());
+    specs.push(Spec::matrix(block(layer, "attn_output"), att.q_width(), d));
+    specs.push(Spec::vector(block(layer, "attn_q_norm"), att.head_dim));
+    specs.push(Spec::vector(block(layer, "attn_k_norm"), att.head_dim));
+}
+
+fn moe(shape: &ModelShape, layer: LayerId, specs: &mut Vec<Spec>) {
+    let (d, moe) = (shape.hidden, &shape.moe);
+    specs.push(Spec::matrix(block(layer, "ffn_gate_inp"), d, moe.n_experts));
+    specs.push(Spec::matrix(block(layer, "ffn_gate_shexp"), d, moe.shared_ff));
+    specs.push(Spec::matrix(block(layer, "ffn_up_shexp"), d, moe.shared_ff));
+    specs.push(Spec::matrix(block(layer, "ffn_down_shexp"), moe.shared_ff, d));
+    // A vector in shape, but some files store it in F16: its product takes any type.
+    let mut gate = Spec::matrix(block(layer, "ffn_gate_inp_shexp"), d, 1);
+    gate.dims = vec![d as u64];
+    specs.push(gate);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trailing_one_is_tolerated() {
+        let spec = Spec::vector("x".into(), 8);
+        assert!(spec.accepts(&[8]) && spec.accepts(&[8, 1]));
+        assert!(!spec.accepts(&[8, 2]) && !spec.accepts(&[1, 8]) && !spec.accepts(&[]));
+    }
+
+    #[test]
+    fn names_are_ggmls() {
+        assert_eq!(block(LayerId(3), "attn_q"), "blk.3.attn_q.weight");
+        assert_eq!(block_expert(LayerId(0), "ffn_up", 7), "blk.0.ffn_up.7.weight");
+    }
+}

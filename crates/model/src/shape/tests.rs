@@ -1,0 +1,188 @@
+//! Headers that must be read, and headers that must be refused by name.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+#[derive(Clone)]
+enum V {
+    I(i128),
+    F(f64),
+    B(bool),
+    T(&'static str),
+    Is(Vec<i128>),
+    Bs(Vec<bool>),
+    Ts(Vec<String>),
+}
+
+#[derive(Clone)]
+struct Map(BTreeMap<String, V>);
+
+impl KeyValues for Map {
+    fn get(&self, key: &str) -> Option<KeyValue<'_>> {
+        Some(match self.0.get(key)? {
+            V::I(v) => KeyValue::Integer(*v),
+            V::F(v) => KeyValue::Float(*v),
+            V::B(v) => KeyValue::Bool(*v),
+            V::T(v) => KeyValue::Text(v),
+            V::Is(v) => KeyValue::Integers(v.clone()),
+            V::Bs(v) => KeyValue::Bools(v.clone()),
+            V::Ts(v) => KeyValue::Texts(v),
+        })
+    }
+}
+
+/// The header of the 35B model.
+fn header() -> Map {
+    let mut map = BTreeMap::new();
+    map.insert("general.architecture".to_owned(), V::T("qwen35moe"));
+    map.insert("tokenizer.ggml.tokens".to_owned(), V::Ts(vec!["a".into(), "b".into()]));
+    for (key, value) in [
+        ("block_count", V::I(40)),
+        ("context_length", V::I(262_144)),
+        ("embedding_length", V::I(2048)),
+        ("attention.head_count", V::I(16)),
+        ("attention.head_count_kv", V::I(2)),
+        ("attention.key_length", V::I(256)),
+        ("attention.value_length", V::I(256)),
+        ("attention.layer_norm_rms_epsilon", V::F(1e-6)),
+        ("rope.dimension_count", V::I(64)),
+        ("rope.dimension_sections", V::Is(vec![11, 11, 10, 0])),
+        ("rope.freq_base", V::F(1e7)),
+        ("expert_count", V::I(256)),
+        ("expert_used_count", V::I(8)),
+        ("expert_feed_forward_length", V::I(512)),
+        ("expert_shared_feed_forward_length", V::I(512)),
+        ("ssm.conv_kernel", V::I(4)),
+        ("ssm.state_size", V::I(128)),
+        ("ssm.group_count", V::I(16)),
+        ("ssm.time_step_rank", V::I(32)),
+        ("ssm.inner_size", V::I(4096)),
+    ] {
+        map.insert(format!("qwen35moe.{key}"), value);
+    }
+    Map(map)
+}
+
+fn with(changes: &[(&str, V)]) -> Result<ModelShape, ShapeError> {
+    let mut map = header();
+    for (key, value) in changes {
+        map.0.insert(format!("qwen35moe.{key}"), value.clone());
+    }
+    ModelShape::from_metadata(&map)
+}
+
+#[track_caller]
+fn refused(changes: &[(&str, V)], names: &str) {
+    let error = with(changes).unwrap_err().to_string();
+    assert!(error.contains(names), "{error:?} should name {names:?}");
+}
+
+#[test]
+fn the_35b_header_is_read() {
+    let shape = with(&[]).unwrap();
+    assert_eq!((shape.n_layers(), shape.hidden, shape.n_vocab), (40, 2048, 2));
+    assert_eq!(shape.n_layers_of(LayerKind::Attention), 10);
+    assert_eq!(shape.layers[3], LayerKind::Attention);
+    assert_eq!(shape.delta_net.conv_channels(), 8192);
+    assert_eq!(shape.delta_net.state_len(), 524_288);
+    assert_eq!(shape.delta_net.key_head(17), 1);
+}
+
+#[test]
+fn mtp_blocks_are_not_layers() {
+    let shape = with(&[("block_count", V::I(41)), ("nextn_predict_layers", V::I(1))]).unwrap();
+    assert_eq!((shape.n_layers(), shape.n_mtp), (40, 1));
+    refused(&[("nextn_predict_layers", V::I(40))], "nextn_predict_layers");
+}
+
+#[test]
+fn recurrent_layers_win_over_the_interval() {
+    let mut flags = vec![true; 40];
+    flags[0] = false;
+    let shape = with(&[("attention.recurrent_layers", V::Bs(flags))]).unwrap();
+    assert_eq!(shape.layers[0], LayerKind::Attention);
+    assert_eq!(shape.n_layers_of(LayerKind::Attention), 1);
+    refused(&[("attention.recurrent_layers", V::Bs(vec![true; 3]))], "recurrent_layers");
+}
+
+#[test]
+fn other_exporters_spellings_are_read() {
+    let per_layer = (0..40).map(|i| if (i + 1) % 4 == 0 { 2 } else { 0 }).collect();
+    let shape = with(&[
+        ("attention.head_count_kv", V::Is(per_layer)),
+        ("rope.dimension_sections", V::Is(vec![11, 11, 10])),
+        ("expert_used_count", V::Is(vec![8; 40])),
+        ("ssm.v_head_reordered", V::B(false)),
+    ])
+    .unwrap();
+    assert_eq!(shape.attention.n_kv_heads, 2);
+    assert_eq!(shape.rope.sections, [11, 11, 10, 0]);
+    assert_eq!(shape.moe.top_k, 8);
+    assert_eq!(shape.delta_net.key_head(17), 8);
+}
+
+#[test]
+fn every_number_has_a_range() {
+    for key in [
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "rope.dimension_count",
+        "expert_count",
+        "expert_used_count",
+        "expert_feed_forward_length",
+        "expert_shared_feed_forward_length",
+        "ssm.conv_kernel",
+        "ssm.state_size",
+        "ssm.group_count",
+        "ssm.time_step_rank",
+        "ssm.inner_size",
+    ] {
+        for value in [0, -1, i128::from(u32::MAX), i128::from(u64::MAX)] {
+            refused(&[(key, V::I(value))], key);
+        }
+        refused(&[(key, V::T("8"))], key);
+    }
+}
+
+#[test]
+fn numbers_must_fit_together() {
+    refused(&[("expert_used_count", V::I(257))], "expert_used_count");
+    refused(&[("attention.head_count_kv", V::I(3))], "head_count_kv");
+    refused(&[("attention.value_length", V::I(128))], "value_length");
+    refused(&[("ssm.inner_size", V::I(4095))], "ssm.inner_size");
+    refused(&[("ssm.time_step_rank", V::I(24)), ("ssm.inner_size", V::I(4080))], "value heads");
+    refused(&[("rope.dimension_count", V::I(63))], "rope.dimension_count");
+    refused(&[("rope.dimension_count", V::I(258))], "rope.dimension_count");
+    refused(&[("rope.dimension_sections", V::Is(vec![11, 11, 11, 0]))], "sections");
+    refused(&[("rope.dimension_sections", V::Is(vec![16, 16]))], "sections");
+    refused(&[("rope.dimension_sections", V::Is(vec![-1, 22, 11]))], "sections");
+    refused(&[("rope.scaling.type", V::T("yarn"))], "rope.scaling.type");
+    for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        refused(&[("rope.freq_base", V::F(bad))], "rope.freq_base");
+        refused(&[("attention.layer_norm_rms_epsilon", V::F(bad))], "epsilon");
+    }
+}
+
+#[test]
+fn a_missing_key_is_named() {
+    for key in ["block_count", "expert_count", "expert_used_count", "ssm.state_size", "context_length"] {
+        let mut map = header();
+        map.0.remove(&format!("qwen35moe.{key}"));
+        let error = ModelShape::from_metadata(&map).unwrap_err();
+        assert_eq!(error, ShapeError::MissingKey { key: format!("qwen35moe.{key}") });
+    }
+}
+
+#[test]
+fn another_architecture_is_refused_by_name() {
+    let mut map = header();
+    map.0.insert("general.architecture".into(), V::T("llama"));
+    let error = ModelShape::from_metadata(&map).unwrap_err().to_string();
+    assert!(error.contains("`llama`") && error.contains("qwen35moe"), "{error}");
+}
