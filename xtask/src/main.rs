@@ -1,2 +1,132 @@
-//! The project's chores, one flat list.
-fn main() {}
+//! The project's chores, one flat list; `cargo xtask` shows it. CI runs the same list.
+//!
+//! A chore is a function that says on stderr what it does, and fails with a [`ChoreError`]. What it checks is decided
+//! by pure functions over text, so that each rule has a test which breaks it.
+//!
+//! Never here: anything that the program itself needs to run.
+
+mod error;
+mod files;
+mod fixtures;
+mod fuzz;
+mod layers;
+mod long;
+mod process;
+mod tidy;
+
+use std::env;
+use std::error::Error;
+use std::process::ExitCode;
+
+use error::ChoreError;
+use process::{cargo, run};
+
+/// One chore.
+struct Task {
+    name: &'static str,
+    args: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Result<(), ChoreError>,
+}
+
+const TASKS: &[Task] = &[
+    Task { name: "ci", args: "", about: "all that a change must pass; tests come last", run: ci },
+    Task {
+        name: "tidy",
+        args: "",
+        about: "rules that no lint knows, layers among them",
+        run: |_| tidy::check(),
+    },
+    Task { name: "layers", args: "", about: "who may depend on whom", run: |_| layers::check() },
+    Task {
+        name: "fixtures",
+        args: "[--from DIR]",
+        about: "fixtures are what SHA256SUMS says; or makes them anew from the files in DIR",
+        run: fixtures::run,
+    },
+    Task {
+        name: "long",
+        args: "",
+        about: "every test in release mode, ignored ones too, and a minute of fuzzing a target",
+        run: |_| long::run(),
+    },
+    Task { name: "fuzz", args: "SECONDS", about: "fuzzes every target for so long", run: fuzz::run },
+    Task { name: "loom", args: "", about: "all interleavings of the slots' leases", run: |_| long::loom() },
+    Task {
+        name: "miri",
+        args: "",
+        about: "the slots' leases under an interpreter that sees undefined behaviour",
+        run: |_| long::miri(),
+    },
+    Task {
+        name: "bench",
+        args: "[FILTER]",
+        about: "benchmarks, all or those whose name holds FILTER",
+        run: bench,
+    },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let wish = args.first().map_or("", String::as_str);
+    let Some(task) = TASKS.iter().find(|task| task.name == wish) else {
+        eprint!("{}", usage(TASKS));
+        return ExitCode::from(2);
+    };
+    match (task.run)(&args[1..]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask {wish}: {}", with_causes(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The quick checks come first, and the tests last: their closing lines are the last that one sees.
+fn ci(_: &[String]) -> Result<(), ChoreError> {
+    tidy::check()?;
+    fixtures::check()?;
+    run(&mut cargo(&["fmt", "--all", "--check"]))?;
+    run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-Dwarnings"))?;
+    run(&mut cargo(&["test", "--workspace"]))
+}
+
+fn bench(filter: &[String]) -> Result<(), ChoreError> {
+    run(cargo(&["bench", "--package", "forerun-benches", "--benches", "--"]).args(filter))
+}
+
+fn usage(tasks: &[Task]) -> String {
+    let lines = tasks.iter().map(|task| {
+        let call = format!("{} {}", task.name, task.args);
+        format!("  {call:<24}{}\n", task.about)
+    });
+    std::iter::once("cargo xtask CHORE\n".to_owned()).chain(lines).collect()
+}
+
+fn with_causes(error: &dyn Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", with_causes(cause)),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_chore_is_listed_once() {
+        let usage = usage(TASKS);
+        for task in TASKS {
+            assert_eq!(usage.matches(&format!("\n  {} ", task.name)).count(), 1, "{}", task.name);
+        }
+    }
+
+    #[test]
+    fn causes_follow_their_effect() {
+        let source = std::io::Error::other("no such disk");
+        let error = ChoreError::Io { doing: "read", path: "a.json".into(), source };
+        assert_eq!(with_causes(&error), "can't read a.json: no such disk");
+    }
+}

@@ -2,6 +2,8 @@
 //!
 //! `cargo run -p forerun-arena --example hand_over`
 
+#![expect(clippy::print_stdout, reason = "an example talks")]
+
 use std::thread;
 
 use forerun_arena::{Arena, SlotIdx};

@@ -31,7 +31,8 @@ impl WriteLease {
 
     /// Ends the writing: from here on the bytes don't change until every lease is gone.
     pub fn seal(mut self) -> ReadLease {
-        let memory = self.memory.take().expect("a lease has its memory until it is sealed or dropped");
+        // A lease has its memory until it is sealed or dropped; neither has happened, since `self` is here.
+        let memory = self.memory.take().unwrap_or_else(|| unreachable!("sealed twice"));
         memory.seal(self.slot);
         ReadLease { memory, slot: self.slot }
     }

@@ -1,2 +1,73 @@
-//! The program `forerun`.
-fn main() {}
+//! The program `forerun`: arguments in, text out.
+//!
+//! The answer goes to stdout as it is made; thoughts, progress, decisions and errors go to stderr. Exit codes: 0 ok,
+//! 1 failure, 2 usage, 130 interrupted.
+
+mod answer;
+mod args;
+mod chat;
+mod embedded;
+mod inspect;
+mod interrupt;
+mod load;
+mod progress;
+mod run;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+/// How a command ended, if not by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    Interrupted,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match &args.command {
+        Command::Run(args) => run::run(args),
+        Command::Chat(args) => chat::chat(args),
+        Command::Inspect(args) => inspect::inspect(args),
+    };
+    match result {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Interrupted) => ExitCode::from(130),
+        Err(error) if is_closed_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forerun: {}", chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error and its causes, on one line each where they are long.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.ends_with(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Whether the reader of our output went away, which is no failure of ours.
+fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return io.kind() == std::io::ErrorKind::BrokenPipe;
+        }
+        cause = error.source();
+    }
+    false
+}

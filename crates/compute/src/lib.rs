@@ -1,12 +1,33 @@
 //! The layers of a model on a device, over borrowed expert bytes.
 //!
 //! A [`Backend`] is driven one step at a time, one direction, by a loop that knows the schedule; results of experts
-//! are kept by row and rank and added in rank order, so that arrival order can't change a bit.
+//! are kept by row and rank and added in rank order, so that arrival order can't change a bit. [`Reference`] is the
+//! definition of right, [`Cpu`] the fast one; both are a [`Stack`] over different [`products`].
 //!
 //! Never here: which expert comes next and why it is in memory, files, sampling.
 
+pub mod activation;
+pub mod attention;
 pub mod backend;
+pub mod delta_net;
+pub mod dequant;
+pub mod dot;
 pub mod error;
+pub mod kv_cache;
+pub mod ops;
+pub mod products;
+pub mod rope;
+pub mod router;
+pub mod sequence;
+pub mod stack;
+pub mod tensor;
+pub mod weights;
+pub mod workers;
 
 pub use backend::{Backend, ExpertJob, Row, Scores, SequenceIdx, Stage, Step, StepOutput};
 pub use error::ComputeError;
+pub use kv_cache::KvType;
+pub use products::Rounding;
+pub use stack::{Cpu, Reference, Stack, StackBytes, StackConfig};
+pub use tensor::Tensor;
+pub use weights::Weights;

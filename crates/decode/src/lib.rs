@@ -1,1 +1,28 @@
-//! Not written yet.
+//! The token loop: the one place where the layers meet.
+//!
+//! An [`Engine`] is built from a file and a budget ([`memory_plan`] splits it), runs steps through all layers
+//! ([`step`]) and keeps one conversation's caches. A [`Session`] knows which tokens those caches hold; a
+//! [`Generation`] reads a prompt and makes an answer, pulled piece by piece by the caller.
+//!
+//! Never here: arguments, terminals, HTTP.
+
+pub mod config;
+pub mod engine;
+pub mod error;
+pub mod generation;
+mod io;
+pub mod memory_plan;
+pub mod sampler;
+pub mod session;
+pub mod step;
+pub mod telemetry;
+pub mod text;
+
+pub use config::{BackendChoice, EngineConfig, IoChoice, ModelSource};
+pub use engine::{Engine, Logits, Parts};
+pub use error::DecodeError;
+pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};
+pub use memory_plan::{MemoryPlan, SlotWish, bytes_text, parse_bytes};
+pub use sampler::{Sampler, SamplerConfig, SamplerError};
+pub use session::Session;
+pub use telemetry::{Decision, Telemetry};

@@ -85,12 +85,18 @@ impl Routing {
     }
 
     /// Each expert that any row wants, once, in ascending order.
+    ///
+    /// # Panics
+    /// When the rows haven't been [grouped](Self::group).
     pub fn experts(&self) -> impl ExactSizeIterator<Item = ExpertId> + '_ {
         assert!(self.grouped, "group() comes first");
         self.experts.iter().map(|e| e.0)
     }
 
     /// The uses of `expert`, by row; empty when no row wants it.
+    ///
+    /// # Panics
+    /// When the rows haven't been [grouped](Self::group).
     pub fn uses(&self, expert: ExpertId) -> &[Use] {
         assert!(self.grouped, "group() comes first");
         match self.experts.binary_search_by_key(&expert, |e| e.0) {

@@ -370,6 +370,12 @@ impl Header<'_> {
             "the inner size must be a multiple of the value heads",
         )?;
         fits(
+            ("ssm.inner_size", inner),
+            ("ssm.time_step_rank", n_value_heads),
+            inner / n_value_heads <= to_usize(HEAD_DIM_MAX),
+            "a value head must have at most 1024 channels",
+        )?;
+        fits(
             ("ssm.time_step_rank", n_value_heads),
             ("ssm.group_count", n_key_heads),
             n_value_heads.is_multiple_of(n_key_heads),

@@ -1,1 +1,32 @@
-//! Not written yet.
+//! A machine from one seed: time that moves when told, flash with faults, a backend that checks every byte.
+//!
+//! [`SimFlash`] is a [`ReadBackend`](forerun_storage::ReadBackend) over bytes in memory and a [`VirtualClock`];
+//! [`ToyModel`] writes a small expert file that the real catalog reads, and [`ToyBackend`] computes with it and panics
+//! at the first wrong byte. [`Machine`] puts them around the real store and the real scheduler. A seed decides slots,
+//! latency, depth, guesses and faults; it must never decide a result.
+//!
+//! Never here: real files, real time, threads.
+
+pub mod checker;
+pub mod clock;
+pub mod error;
+pub mod faults;
+pub mod flash;
+pub mod guess;
+pub mod machine;
+pub mod rng;
+pub mod toy;
+pub mod toy_file;
+pub mod workload;
+
+pub use checker::Checker;
+pub use clock::VirtualClock;
+pub use error::{RunError, TraceError};
+pub use faults::Faults;
+pub use flash::{FlashHandle, FlashLog, FlashProfile, SimFlash};
+pub use guess::{Oracle, RandomPredictor};
+pub use machine::{Guessing, Machine, Progress, Rig};
+pub use rng::Rng;
+pub use toy::ToyBackend;
+pub use toy_file::ToyModel;
+pub use workload::{Synthetic, Trace, Workload};

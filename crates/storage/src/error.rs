@@ -1,4 +1,11 @@
-//! What can go wrong between a file and a slot.
+//! What can go wrong, in three enums for three audiences: [`StoreError`] for who fetches experts while a model runs,
+//! [`OpenError`] for who opens a model, [`HeaderError`] (inside it) for who wants to know which part of a header is bad.
+
+mod header;
+mod open;
+
+pub use header::HeaderError;
+pub use open::OpenError;
 
 use std::io;
 use std::path::PathBuf;
@@ -61,6 +68,13 @@ pub enum StoreError {
 impl StoreError {
     /// Whether reading again may help.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() != io::ErrorKind::NotFound)
+        use io::ErrorKind as Kind;
+        match self {
+            Self::Io { source, .. } => !matches!(
+                source.kind(),
+                Kind::NotFound | Kind::PermissionDenied | Kind::InvalidInput | Kind::Unsupported
+            ),
+            _ => false,
+        }
     }
 }

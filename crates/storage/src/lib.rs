@@ -1,14 +1,31 @@
 //! Bytes from files into slots: a hardened GGUF reader, a catalog of expert records, and the store over it.
 //!
-//! A [`ReadBackend`] moves byte ranges of one file set into slots; the file store turns keys into ranges, retries
-//! what may be retried, checks lengths, and hands out sealed slots through the [`ExpertStore`] trait.
+//! [`Gguf`] opens a model's files, [`Catalog`] says where each expert lies in them, [`Resident`] hands out the tensors
+//! that stay in memory. A [`ReadBackend`] moves byte ranges of the files into slots; [`FileStore`] turns keys into
+//! ranges, retries what may be retried, checks lengths, and hands out sealed slots through the [`ExpertStore`] trait.
 //!
 //! Never here: what a model computes, which expert should be read next.
 
 pub mod backend;
+pub mod catalog;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod error;
+pub mod file_store;
+pub mod files;
+pub mod gguf;
+pub mod resident;
 pub mod store;
+#[cfg(test)]
+mod testing;
 
-pub use backend::{Completed, Limits, Read, ReadBackend, Segment, Tag};
-pub use error::StoreError;
-pub use store::{ExpertStore, Fetched, Filled, Refused, RefusedReason};
+pub use backend::{
+    Completed, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Read, ReadBackend, Segment, Tag,
+};
+pub use catalog::Catalog;
+pub use error::{HeaderError, OpenError, StoreError};
+pub use file_store::FileStore;
+pub use files::{Content, DataFile, FileSet};
+pub use gguf::{Gguf, Metadata, TensorInfo};
+pub use resident::{Resident, ResidentMode, ResidentTensor};
+pub use store::{ExpertStore, Fetched, Filled, Refused, RefusedReason, StoreStats};

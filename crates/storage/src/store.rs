@@ -56,4 +56,22 @@ pub trait ExpertStore: Send {
     /// Moves finished fetches into `done`. Sleeps until there is one, or the clock passes `until`, or nothing is in
     /// flight.
     fn wait(&mut self, until: Nanos, done: &mut Vec<Fetched>);
+
+    /// What this store has done so far.
+    fn stats(&self) -> StoreStats;
+}
+
+/// Counts since the store was made; they only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Reads handed to the system: one per fetch, plus one per resumed or repeated read.
+    pub n_reads: u64,
+    /// Bytes that arrived.
+    pub read_bytes: u64,
+    /// Reads that resumed where a short one ended.
+    pub n_resumed: u64,
+    /// Reads that repeated one which failed.
+    pub n_retries: u64,
+    /// Fetches that failed for good.
+    pub n_failed: u64,
 }

@@ -1,0 +1,2 @@
+//! Empty for a moment.
+fn main() {}

@@ -1,0 +1,133 @@
+//! Shows one answer as it is made: thoughts on stderr, the answer on stdout.
+
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+
+use forerun_decode::text::Thoughts;
+use forerun_decode::{Event, Generation, Report, Telemetry, bytes_text};
+
+use crate::interrupt::Interrupt;
+use crate::progress::{Bar, Unit};
+
+/// Where an answer goes while it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Show {
+    /// Answer to stdout, thoughts to stderr.
+    Everything,
+    /// Answer to stdout.
+    AnswerOnly,
+    /// Nothing: the caller prints it later.
+    Nothing,
+}
+
+/// An answer that is over.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The answer without its thoughts.
+    pub(crate) text: String,
+    /// The thoughts before it.
+    pub(crate) thoughts: String,
+    pub(crate) report: Report,
+}
+
+/// Pulls the answer to its end, or until interrupted.
+pub(crate) fn show(
+    mut generation: Generation<'_>,
+    mut thoughts: Thoughts,
+    show: Show,
+    interrupt: &Interrupt,
+    quiet: bool,
+) -> Result<Answer, Box<dyn Error>> {
+    let (mut text, mut thought) = (String::new(), String::new());
+    let mut out = Out::new(show);
+    let mut bar = None;
+    while !interrupt.is_set() {
+        match generation.next()? {
+            None => break,
+            Some(Event::Prompt { n_read, n_tokens }) => {
+                let bar =
+                    bar.get_or_insert_with(|| Bar::new("reading", Unit::Tokens, n_tokens as u64, quiet));
+                bar.set(n_read as u64);
+            }
+            Some(Event::Text(piece)) => {
+                bar = None;
+                let parts = thoughts.push(&piece);
+                out.write(&parts.thought, &parts.answer)?;
+                thought.push_str(&parts.thought);
+                text.push_str(&parts.answer);
+            }
+        }
+    }
+    drop(bar);
+    let parts = thoughts.finish();
+    out.write(&parts.thought, &parts.answer)?;
+    thought.push_str(&parts.thought);
+    text.push_str(&parts.answer);
+    out.end(&text)?;
+    Ok(Answer { text, thoughts: thought, report: generation.finish() })
+}
+
+struct Out {
+    show: Show,
+    dim: bool,
+    thinking: bool,
+}
+
+impl Out {
+    fn new(show: Show) -> Self {
+        Self { show, dim: io::stderr().is_terminal(), thinking: false }
+    }
+
+    fn write(&mut self, thought: &str, answer: &str) -> io::Result<()> {
+        if !thought.is_empty() && self.show == Show::Everything {
+            let mut stderr = io::stderr().lock();
+            if self.dim && !self.thinking {
+                write!(stderr, "\x1b[2m")?;
+            }
+            self.thinking = true;
+            write!(stderr, "{thought}")?;
+            stderr.flush()?;
+        }
+        if !answer.is_empty() && self.show != Show::Nothing {
+            self.end_thoughts()?;
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(answer.as_bytes())?;
+            stdout.flush()?;
+        }
+        Ok(())
+    }
+
+    fn end_thoughts(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.thinking) {
+            let mut stderr = io::stderr().lock();
+            writeln!(stderr, "{}", if self.dim { "\x1b[0m" } else { "" })?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, text: &str) -> io::Result<()> {
+        self.end_thoughts()?;
+        if self.show != Show::Nothing && !text.ends_with('\n') {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(b"\n")?;
+            stdout.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// One line of figures for people.
+pub(crate) fn summary(t: &Telemetry) -> String {
+    let mut parts = vec![format!("{} prompt tokens in {:.0} ms", t.prompt_tokens, t.prompt_ms)];
+    if t.prompt_reused_tokens > 0 {
+        parts.push(format!("{} of them held already", t.prompt_reused_tokens));
+    }
+    parts.push(format!("{} tokens at {:.1} tok/s", t.decode_tokens, t.tokens_per_second));
+    parts.push(format!("{:.0}% of experts in memory", t.hit_rate * 100.0));
+    parts.push(format!("{} read in {} reads", bytes_text(t.bytes_demand + t.bytes_guess), t.reads));
+    parts.push(format!("{:.0} ms waiting for them", t.stall_ms));
+    if let Some(peak) = t.memory.peak {
+        parts.push(format!("peak memory {}", bytes_text(peak)));
+    }
+    parts.join(" · ")
+}

@@ -1,0 +1,236 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use forerun_decode::{IoChoice, parse_bytes};
+
+/// Runs sparse mixture-of-experts language models from flash, inside a memory budget.
+#[derive(Debug, Parser)]
+#[command(name = "forerun", version, about, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answers one prompt.
+    Run(RunArgs),
+    /// Talks, turn by turn.
+    Chat(ChatArgs),
+    /// Says what a model file holds.
+    Inspect(InspectArgs),
+}
+
+/// What every command that runs a model takes.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ModelArgs {
+    /// Model file (GGUF), any shard of a split one, or its folder; without it the small embedded model
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Peak memory, such as 3GiB, without the program's own text; default: what the model takes
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+
+    /// Tokens of context; default: the model's own, at most 4096
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) ctx: Option<usize>,
+
+    /// Experts kept in memory, per layer on average; 0 keeps none; default: what the budget holds
+    #[arg(long, value_name = "N")]
+    pub(crate) slots: Option<usize>,
+
+    /// How experts are read
+    #[arg(long, value_enum, default_value_t = Io::Auto)]
+    pub(crate) io: Io,
+
+    /// Who guesses which experts to read ahead
+    #[arg(long, value_enum, default_value_t = PredictorName::None)]
+    pub(crate) predictor: PredictorName,
+
+    /// Who drafts tokens ahead
+    #[arg(long, value_enum, default_value_t = DraftName::Auto)]
+    pub(crate) draft: DraftName,
+
+    /// Threads that compute; default: one per core
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// What computes: fast kernels, or the slow definition of right
+    #[arg(long, value_enum, default_value_t = BackendName::Cpu)]
+    pub(crate) backend: BackendName,
+
+    /// Says nothing but the answer and errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// How tokens are chosen and what ends an answer.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SamplingArgs {
+    /// 0 takes the most probable token always; default: the file's suggestion, or 0
+    #[arg(long, value_name = "T")]
+    pub(crate) temp: Option<f32>,
+
+    /// Only this many of the most probable tokens; 0 for all
+    #[arg(long, value_name = "N")]
+    pub(crate) top_k: Option<usize>,
+
+    /// Only the fewest tokens whose probabilities reach this sum
+    #[arg(long, value_name = "P")]
+    pub(crate) top_p: Option<f32>,
+
+    /// Only tokens with at least this share of the largest probability
+    #[arg(long, value_name = "P")]
+    pub(crate) min_p: Option<f32>,
+
+    /// Divides logits of tokens that occurred; 1 changes nothing
+    #[arg(long, value_name = "X")]
+    pub(crate) repeat_penalty: Option<f32>,
+
+    /// Taken from logits of tokens in the answer
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) presence_penalty: Option<f32>,
+
+    /// Taken from logits of tokens in the answer, as often as they occur
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: Option<f32>,
+
+    /// The same seed gives the same answer; default: another one each time
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+
+    /// Most tokens of an answer; default: what the context holds
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) max_tokens: Option<usize>,
+
+    /// Text that ends the answer; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+
+    /// Whether the model thinks before it answers; auto: the template's choice, off for the embedded model
+    #[arg(long, value_enum, default_value_t = ThinkingName::Auto)]
+    pub(crate) thinking: ThinkingName,
+
+    /// Instructions that come before the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+
+    /// The prompt, in place of the last argument
+    #[arg(short = 'p', long = "prompt", value_name = "TEXT", conflicts_with = "prompt")]
+    pub(crate) prompt_flag: Option<String>,
+
+    /// Sends the prompt as it is, without the chat template; special tokens in it are parsed
+    #[arg(long, conflicts_with_all = ["system", "thinking"])]
+    pub(crate) raw: bool,
+
+    /// Prints one JSON object with text, tokens and telemetry, in place of the text
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The prompt; without it, standard input is read
+    pub(crate) prompt: Option<String>,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct InspectArgs {
+    /// Model file (GGUF), any shard of a split one, or its folder; without it the small embedded model
+    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Lists every tensor
+    #[arg(long)]
+    pub(crate) tensors: bool,
+
+    /// Prints one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The same as --model
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Io {
+    /// Chosen for the file, with a reason
+    Auto,
+    /// Positioned reads on a few threads
+    Pread,
+    /// A mapping of the file
+    Mmap,
+    /// The whole file in memory
+    Memory,
+    /// io_uring (not in this version)
+    Uring,
+}
+
+impl From<Io> for IoChoice {
+    fn from(io: Io) -> Self {
+        match io {
+            Io::Auto => Self::Auto,
+            Io::Pread => Self::Pread,
+            Io::Mmap => Self::Mmap,
+            Io::Memory => Self::Memory,
+            Io::Uring => Self::Uring,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum PredictorName {
+    /// Nobody: experts are read when the router names them
+    None,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum DraftName {
+    /// Chosen for the model; none in this version
+    Auto,
+    /// Nobody
+    None,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum BackendName {
+    Cpu,
+    Reference,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ThinkingName {
+    Auto,
+    On,
+    Off,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,140 @@
+//! From arguments to an engine: what every command that runs a model does first.
+
+use std::error::Error;
+
+use forerun_decode::text::Thinking;
+use forerun_decode::{
+    BackendChoice, Decision, Engine, EngineConfig, GenerationConfig, ModelSource, SamplerConfig, SlotWish,
+};
+
+use crate::args::{BackendName, ModelArgs, SamplingArgs, ThinkingName};
+use crate::embedded;
+use crate::interrupt::Interrupt;
+use crate::progress::{Bar, Unit};
+
+/// A model that is ready, and how it is to answer.
+pub(crate) struct Loaded {
+    pub(crate) engine: Engine,
+    pub(crate) generation: GenerationConfig,
+    pub(crate) thinking: Thinking,
+    /// What was decided here, beyond the engine's decisions.
+    pub(crate) decisions: Vec<Decision>,
+}
+
+/// Opens the model, says what was decided, and reads the resident tensors. `None` when interrupted.
+pub(crate) fn load(
+    model: &ModelArgs,
+    sampling: &SamplingArgs,
+    interrupt: &Interrupt,
+) -> Result<Option<Loaded>, Box<dyn Error>> {
+    let source = embedded::source(model.model.as_ref())?;
+    let is_embedded = matches!(source, ModelSource::Embedded { .. });
+    let mut config = EngineConfig::new(source);
+    config.budget_bytes = model.memory;
+    config.context = model.ctx;
+    config.slots = model.slots.map_or(SlotWish::Fill, SlotWish::PerLayer);
+    config.io = model.io.into();
+    config.n_threads = model.threads.map(usize::from);
+    config.backend = match model.backend {
+        BackendName::Cpu => BackendChoice::Cpu,
+        BackendName::Reference => BackendChoice::EXACT,
+    };
+    let engine = Engine::open(&config)?;
+    let mut decisions = Vec::new();
+    let generation = generation(sampling, &engine, &mut decisions)?;
+    let thinking = thinking(sampling.thinking, is_embedded, &mut decisions);
+    if !model.quiet {
+        report(&engine, &decisions);
+    }
+    if !warm_up(&engine, model.quiet, interrupt) {
+        return Ok(None);
+    }
+    Ok(Some(Loaded { engine, generation, thinking, decisions }))
+}
+
+/// Reads the resident tensors; `false` when interrupted.
+fn warm_up(engine: &Engine, quiet: bool, interrupt: &Interrupt) -> bool {
+    let bar = Bar::new("loading", Unit::Bytes, engine.resident_bytes(), quiet);
+    let mut done = 0;
+    for bytes in engine.warm_up() {
+        done += bytes;
+        bar.set(done);
+        if interrupt.is_set() {
+            return false;
+        }
+    }
+    true
+}
+
+fn report(engine: &Engine, decisions: &[Decision]) {
+    for Decision { what, choice, reason } in engine.decisions().iter().chain(decisions) {
+        eprintln!("forerun: {what}: {choice} ({reason})");
+    }
+    if engine.plan().budget.is_some() {
+        eprintln!("forerun: memory\n{}", engine.plan());
+    }
+    let unknown = engine.unknown_tensors();
+    if let Some(first) = unknown.first() {
+        eprintln!("forerun: warning: {} tensors of the file are not used, such as `{first}`", unknown.len());
+    }
+}
+
+fn generation(
+    args: &SamplingArgs,
+    engine: &Engine,
+    decisions: &mut Vec<Decision>,
+) -> Result<GenerationConfig, Box<dyn Error>> {
+    let base = match engine.suggested_sampling() {
+        Some(suggested) if args.temp.is_none() => {
+            let choice = format!("temperature {}", suggested.temperature);
+            decisions.push(Decision::new("sampling", choice, "the file suggests it".into()));
+            suggested.clone()
+        }
+        Some(suggested) => suggested.clone(),
+        None if args.temp.is_none() => {
+            let reason = "the file suggests nothing; --temp changes it".into();
+            decisions.push(Decision::new("sampling", "greedy", reason));
+            SamplerConfig::greedy()
+        }
+        None => SamplerConfig::default(),
+    };
+    let temperature = args.temp.unwrap_or(base.temperature);
+    let seed = args.seed.unwrap_or_else(|| {
+        let seed = random_seed();
+        if temperature > 0.0 {
+            decisions.push(Decision::new("seed", seed, "another one each time; --seed repeats one".into()));
+        }
+        seed
+    });
+    let sampler = SamplerConfig {
+        temperature,
+        top_k: args.top_k.unwrap_or(base.top_k),
+        top_p: args.top_p.unwrap_or(base.top_p),
+        min_p: args.min_p.unwrap_or(base.min_p),
+        repetition_penalty: args.repeat_penalty.unwrap_or(base.repetition_penalty),
+        presence_penalty: args.presence_penalty.unwrap_or(base.presence_penalty),
+        frequency_penalty: args.frequency_penalty.unwrap_or(base.frequency_penalty),
+        seed,
+    };
+    sampler.validate()?;
+    Ok(GenerationConfig { sampler, max_tokens: args.max_tokens, stops: args.stop.clone(), ignore_end: false })
+}
+
+/// A seed from the standard library's own random state, cut to 32 bits so that it is easy to type again.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0) >> 32
+}
+
+fn thinking(name: ThinkingName, is_embedded: bool, decisions: &mut Vec<Decision>) -> Thinking {
+    match name {
+        ThinkingName::On => Thinking::On,
+        ThinkingName::Off => Thinking::Off,
+        ThinkingName::Auto if is_embedded => {
+            let reason = "the embedded model is too small to gain by it; --thinking changes it".into();
+            decisions.push(Decision::new("thinking", "off", reason));
+            Thinking::Off
+        }
+        ThinkingName::Auto => Thinking::Default,
+    }
+}

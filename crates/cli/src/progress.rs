@@ -1,0 +1,46 @@
+//! Progress bars, on stderr, only on a terminal.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// What a bar counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unit {
+    Bytes,
+    Tokens,
+}
+
+/// A bar that is gone when it is dropped; invisible where nobody watches.
+pub(crate) struct Bar(ProgressBar);
+
+impl Bar {
+    /// A bar of `total`, after `title`.
+    pub(crate) fn new(title: &'static str, unit: Unit, total: u64, quiet: bool) -> Self {
+        let visible = !quiet && std::io::stderr().is_terminal();
+        let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(total), target);
+        let template = match unit {
+            Unit::Bytes => "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}",
+            Unit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {per_sec} {eta}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_message(title);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self(bar)
+    }
+
+    /// Moves the bar.
+    pub(crate) fn set(&self, done: u64) {
+        self.0.set_position(done);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,100 @@
+//! `forerun run`: one prompt, one answer.
+
+use std::error::Error;
+use std::io::{self, IsTerminal, Read, Write};
+
+use forerun_decode::text::{Message, RenderRequest, Thoughts};
+use forerun_decode::{FinishReason, Generation, Report, Session, Telemetry};
+use forerun_model::TokenId;
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::answer::{Show, show, summary};
+use crate::args::RunArgs;
+use crate::interrupt::Interrupt;
+use crate::load::{Loaded, load};
+
+/// Most bytes of a prompt from standard input: far more than any context holds.
+const STDIN_BYTES_MAX: u64 = 64 << 20;
+
+/// Answers one prompt.
+pub(crate) fn run(args: &RunArgs) -> Result<Outcome, Box<dyn Error>> {
+    let prompt = prompt(args)?;
+    let interrupt = Interrupt::install()?;
+    let Some(mut loaded) = load(&args.model, &args.sampling, &interrupt)? else {
+        return Ok(Outcome::Interrupted);
+    };
+    let (tokens, thoughts) = encode(args, &loaded, &prompt)?;
+    let mut session = Session::new();
+    let generation = Generation::new(&mut loaded.engine, &mut session, tokens, &loaded.generation)?;
+    let shown = match (args.json, args.model.quiet) {
+        (true, _) => Show::Nothing,
+        (false, true) => Show::AnswerOnly,
+        (false, false) => Show::Everything,
+    };
+    let mut answer = show(generation, thoughts, shown, &interrupt, args.model.quiet)?;
+    answer.report.telemetry.decisions.append(&mut loaded.decisions);
+    if args.json {
+        print_json(&answer.text, &answer.thoughts, &answer.report)?;
+    } else if !args.model.quiet {
+        eprintln!("forerun: {}", summary(&answer.report.telemetry));
+    }
+    Ok(match answer.report.finish_reason {
+        FinishReason::Interrupted => Outcome::Interrupted,
+        FinishReason::Stop | FinishReason::Length => Outcome::Done,
+    })
+}
+
+fn prompt(args: &RunArgs) -> Result<String, Box<dyn Error>> {
+    if let Some(prompt) = args.prompt_flag.as_ref().or(args.prompt.as_ref()) {
+        return Ok(prompt.clone());
+    }
+    if io::stdin().is_terminal() {
+        return Err("no prompt: give it as the last argument, with -p, or on standard input".into());
+    }
+    let mut bytes = Vec::new();
+    io::stdin().lock().take(STDIN_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > STDIN_BYTES_MAX {
+        return Err(format!("the prompt on standard input has more than {STDIN_BYTES_MAX} bytes").into());
+    }
+    String::from_utf8(bytes).map_err(|e| format!("the prompt on standard input is not UTF-8: {e}").into())
+}
+
+/// The prompt's tokens, and what is known of thoughts in the answer.
+fn encode(args: &RunArgs, loaded: &Loaded, prompt: &str) -> Result<(Vec<TokenId>, Thoughts), Box<dyn Error>> {
+    let tokenizer = loaded.engine.tokenizer();
+    if args.raw {
+        return Ok((tokenizer.encode_special(prompt)?, Thoughts::none()));
+    }
+    let mut messages: Vec<_> = args.sampling.system.iter().map(Message::system).collect();
+    messages.push(Message::user(prompt));
+    let request = RenderRequest { thinking: loaded.thinking, ..RenderRequest::new(&messages) };
+    let rendered = loaded.engine.template()?.render(&request)?;
+    let thoughts = Thoughts::after(&rendered.text());
+    Ok((rendered.encode(tokenizer)?, thoughts))
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Output<'a> {
+    text: &'a str,
+    thoughts: &'a str,
+    tokens: Vec<u32>,
+    finish_reason: FinishReason,
+    #[serde(flatten)]
+    telemetry: &'a Telemetry,
+}
+
+fn print_json(text: &str, thoughts: &str, report: &Report) -> Result<(), Box<dyn Error>> {
+    let output = Output {
+        text,
+        thoughts,
+        tokens: report.tokens.iter().map(|token| token.0).collect(),
+        finish_reason: report.finish_reason,
+        telemetry: &report.telemetry,
+    };
+    let mut stdout = io::stdout().lock();
+    serde_json::to_writer(&mut stdout, &output)?;
+    stdout.write_all(b"\n")?;
+    Ok(())
+}

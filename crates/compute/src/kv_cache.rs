@@ -1,0 +1,65 @@
+//! Keys and values of one attention layer, row by row, in f32 or f16.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvType {
+    /// 4 bytes a value: the reference's choice.
+    F32,
+    /// 2 bytes a value.
+    F16,
+}
+
+impl KvType {
+    /// Bytes of one value.
+    pub fn value_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+        }
+    }
+}
+
+/// Rows of `width` values each, allocated once for a whole context.
+#[derive(Debug)]
+pub struct KvRows {
+    width: usize,
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+}
+
+impl KvRows {
+    /// Zeroed room for `context` rows of `width` values; its pages become resident as rows are written.
+    pub fn new(kv: KvType, context: usize, width: usize) -> Self {
+        let store = match kv {
+            KvType::F32 => Store::F32(vec![0.0; context * width]),
+            KvType::F16 => Store::F16(vec![f16::ZERO; context * width]),
+        };
+        Self { width, store }
+    }
+
+    /// Stores `values` as row `row`.
+    pub fn write(&mut self, row: usize, values: &[f32]) {
+        let range = row * self.width..(row + 1) * self.width;
+        match &mut self.store {
+            Store::F32(rows) => rows[range].copy_from_slice(values),
+            Store::F16(rows) => rows[range].convert_from_f32_slice(values),
+        }
+    }
+
+    /// Writes the `len` values from column `column` of row `row` to `out`.
+    pub fn read(&self, row: usize, column: usize, out: &mut [f32]) {
+        let start = row * self.width + column;
+        match &self.store {
+            Store::F32(rows) => out.copy_from_slice(&rows[start..start + out.len()]),
+            Store::F16(rows) => rows[start..start + out.len()].convert_to_f32_slice(out),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What a sequence remembers: keys and values, recurrent states, convolution histories.
+//!
+//! Every recurrent state exists twice. A step reads the committed copy and writes the other; accepting all rows
+//! swaps the two, so a step that fails or is abandoned has changed nothing. Accepting fewer rows replays their logged
+//! inputs from the committed copy, with the same code and so with the same bits.
+
+use forerun_model::{LayerKind, ModelShape};
+
+use crate::kv_cache::{KvRows, KvType};
+
+/// Most rows of a step of which fewer may be accepted.
+pub const LOG_ROWS_MAX: usize = 16;
+
+/// A sequence's memory, allocated once.
+#[derive(Debug)]
+pub struct Sequence {
+    /// Tokens accepted.
+    pub len: usize,
+    /// Which copy of the recurrent states is committed: 0 or 1.
+    committed: usize,
+    /// One entry per layer.
+    layers: Vec<LayerMemory>,
+}
+
+/// What one layer remembers.
+#[derive(Debug)]
+pub enum LayerMemory {
+    /// Keys and values, row by row.
+    Attention {
+        /// Keys after rotation.
+        keys: KvRows,
+        /// Values.
+        values: KvRows,
+    },
+    /// A recurrent state in two copies.
+    DeltaNet(Box<[Recurrent; 2]>, Log),
+}
+
+/// State and convolution history of one delta-net layer.
+#[derive(Debug)]
+pub struct Recurrent {
+    /// `[value heads, key_dim, value_dim]`.
+    pub state: Vec<f32>,
+    /// The last raw projections, `[conv_kernel - 1, channels]`, oldest first.
+    pub conv: Vec<f32>,
+}
+
+/// Inputs of a step's recurrence, kept when fewer than all rows may be accepted.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Raw projections, `[rows, channels]`.
+    pub projections: Vec<f32>,
+    /// Logarithms of the decay, `[rows, value heads]`.
+    pub log_decays: Vec<f32>,
+    /// Strengths of the correction, `[rows, value heads]`.
+    pub betas: Vec<f32>,
+}
+
+impl Sequence {
+    /// An empty sequence with room for `context` tokens.
+    pub fn new(shape: &ModelShape, kv: KvType, context: usize) -> Self {
+        let width = shape.attention.kv_width();
+        let layer = |kind: &LayerKind| match kind {
+            LayerKind::Attention => LayerMemory::Attention {
+                keys: KvRows::new(kv, context, width),
+                values: KvRows::new(kv, context, width),
+            },
+            LayerKind::DeltaNet => {
+                let copy = || Recurrent {
+                    state: vec![0.0; shape.delta_net.state_len()],
+                    conv: vec![0.0; shape.delta_net.conv_len()],
+                };
+                LayerMemory::DeltaNet(Box::new([copy(), copy()]), Log::default())
+            }
+        };
+        Self { len: 0, committed: 0, layers: shape.layers.iter().map(layer).collect() }
+    }
+
+    /// Bytes of keys and values that [`Self::new`] allocates.
+    pub fn kv_bytes(shape: &ModelShape, kv: KvType, context: usize) -> u64 {
+        let per_token = 2 * shape.attention.kv_width() * kv.value_bytes();
+        (shape.n_layers_of(LayerKind::Attention) * per_token) as u64 * context as u64
+    }
+
+    /// Bytes of recurrent states that [`Self::new`] allocates.
+    pub fn state_bytes(shape: &ModelShape) -> u64 {
+        let net = &shape.delta_net;
+        (shape.n_layers_of(LayerKind::DeltaNet) * 2 * 4 * (net.state_len() + net.conv_len())) as u64
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        for layer in &mut self.layers {
+            if let LayerMemory::DeltaNet(copies, _) = layer {
+                copies[self.committed].state.fill(0.0);
+                copies[self.committed].conv.fill(0.0);
+            }
+        }
+    }
+
+    /// The memory of layer `layer` and which copy of its state is committed.
+    pub fn layer(&mut self, layer: usize) -> (&mut LayerMemory, usize) {
+        (&mut self.layers[layer], self.committed)
+    }
+
+    /// The committed memory of layer `layer`.
+    pub fn committed(&self, layer: usize) -> Committed<'_> {
+        match &self.layers[layer] {
+            LayerMemory::Attention { keys, values } => Committed::Attention { keys, values },
+            LayerMemory::DeltaNet(copies, _) => Committed::DeltaNet(&copies[self.committed]),
+        }
+    }
+
+    /// Adds `n_rows` tokens whose states the step left in the other copies.
+    pub fn commit(&mut self, n_rows: usize) {
+        self.len += n_rows;
+        self.committed = 1 - self.committed;
+    }
+}
+
+/// What [`Sequence::committed`] shows.
+#[derive(Debug)]
+pub enum Committed<'a> {
+    /// Keys and values.
+    Attention {
+        /// Keys after rotation.
+        keys: &'a KvRows,
+        /// Values.
+        values: &'a KvRows,
+    },
+    /// State and convolution history.
+    DeltaNet(&'a Recurrent),
+}

@@ -1,0 +1,288 @@
+//! The whole stack over one kind of products: what [`Reference`] and [`Cpu`] have in common.
+
+mod mixer;
+mod moe;
+mod scratch;
+
+use forerun_model::{LayerId, ModelShape, Routing};
+
+use crate::backend::{Backend, ExpertJob, Row, Scores, Stage, Step, StepOutput};
+use crate::dequant::dequantise;
+use crate::dot::best;
+use crate::kv_cache::KvType;
+use crate::ops::rms_norm;
+use crate::products::{Exact, Products, Quantised, Rounding, Rows};
+use crate::rope::Rope;
+use crate::sequence::{LOG_ROWS_MAX, Sequence};
+use crate::weights::Weights;
+use crate::workers::Workers;
+use crate::{ComputeError, SequenceIdx};
+use scratch::Scratch;
+
+/// The definition of right: decoded weights, plain f32 products, one thread.
+pub type Reference = Stack<Exact>;
+/// Products on the stored blocks, on several threads.
+pub type Cpu = Stack<Quantised>;
+
+/// How much a stack keeps and takes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackConfig {
+    /// Sequences.
+    pub n_sequences: usize,
+    /// Tokens of context per sequence.
+    pub context: usize,
+    /// Most rows of a step.
+    pub rows_max: usize,
+    /// How keys and values are stored.
+    pub kv: KvType,
+}
+
+/// Bytes that a stack allocates, by purpose; weights apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackBytes {
+    /// Keys and values.
+    pub kv: u64,
+    /// Recurrent states, in two copies.
+    pub state: u64,
+    /// Buffers of a step.
+    pub scratch: u64,
+}
+
+impl StackConfig {
+    /// What a stack of `shape` with this configuration allocates.
+    pub fn bytes(&self, shape: &ModelShape) -> StackBytes {
+        let n = self.n_sequences as u64;
+        StackBytes {
+            kv: n * Sequence::kv_bytes(shape, self.kv, self.context),
+            state: n * Sequence::state_bytes(shape),
+            scratch: Scratch::bytes(shape, self.rows_max),
+        }
+    }
+}
+
+/// A model's layers over products `P`.
+#[derive(Debug)]
+pub struct Stack<P> {
+    weights: Weights,
+    products: P,
+    rope: Rope,
+    config: StackConfig,
+    sequences: Vec<Sequence>,
+    scratch: Scratch,
+    step: Option<Current>,
+    chosen: Vec<(forerun_model::ExpertId, f32)>,
+    expert_rows: Vec<u32>,
+}
+
+/// The step under way.
+#[derive(Debug)]
+struct Current {
+    sequence: usize,
+    past: usize,
+    n_rows: usize,
+    /// Rows whose logits are wanted.
+    wanted: Vec<u32>,
+    may_reject: bool,
+    /// Results of experts that `close_layer` still waits for.
+    missing: usize,
+    finished: bool,
+}
+
+impl Reference {
+    /// The reference over `weights`, with activations rounded as `rounding` says.
+    pub fn reference(weights: Weights, config: StackConfig, rounding: Rounding) -> Self {
+        Self::new(weights, config, Exact::new(rounding))
+    }
+}
+
+impl Cpu {
+    /// The fast backend over `weights` with the best kernels of this CPU.
+    ///
+    /// # Errors
+    /// [`ComputeError::Threads`] when the threads can't be started.
+    pub fn cpu(weights: Weights, config: StackConfig, n_threads: usize) -> Result<Self, ComputeError> {
+        Ok(Self::new(weights, config, Quantised::new(best(), Workers::new(n_threads)?)))
+    }
+
+    /// The name of the kernels in use.
+    pub fn kernels(&self) -> &'static str {
+        self.products.kernels()
+    }
+}
+
+impl<P: Products> Stack<P> {
+    /// A stack over `weights`; allocates everything that it will need.
+    pub fn new(weights: Weights, config: StackConfig, products: P) -> Self {
+        let shape = &weights.shape;
+        let sequence = |_| Sequence::new(shape, config.kv, config.context);
+        Self {
+            rope: Rope::new(&shape.rope),
+            sequences: (0..config.n_sequences).map(sequence).collect(),
+            scratch: Scratch::new(shape, config.rows_max),
+            products,
+            config,
+            step: None,
+            chosen: Vec::with_capacity(shape.moe.top_k),
+            expert_rows: Vec::with_capacity(config.rows_max),
+            weights,
+        }
+    }
+
+    /// The model's shape.
+    pub fn shape(&self) -> &ModelShape {
+        &self.weights.shape
+    }
+
+    /// What sequence `sequence` remembers.
+    pub fn sequence(&self, sequence: SequenceIdx) -> &Sequence {
+        &self.sequences[sequence.0]
+    }
+
+    /// The residual stream of the step's row `row`, as it is now.
+    pub fn residual(&self, row: usize) -> &[f32] {
+        let d = self.weights.shape.hidden;
+        &self.scratch.x[row * d..(row + 1) * d]
+    }
+
+    fn current(&mut self) -> &mut Current {
+        self.step.as_mut().expect("begin() comes first")
+    }
+
+    fn check(&self, step: &Step<'_>) -> Result<(), ComputeError> {
+        let n_sequences = self.sequences.len();
+        let sequence = self.sequences.get(step.sequence.0);
+        let sequence = sequence.ok_or(ComputeError::Sequence { sequence: step.sequence.0, n_sequences })?;
+        let rows = step.rows.len();
+        let rows_max =
+            if step.may_reject { self.config.rows_max.min(LOG_ROWS_MAX) } else { self.config.rows_max };
+        if rows == 0 || rows > rows_max {
+            return Err(ComputeError::Rows { rows, rows_max });
+        }
+        if step.past != 0 && step.past != sequence.len {
+            return Err(ComputeError::Past { past: step.past, held: sequence.len });
+        }
+        if step.past + rows > self.config.context {
+            return Err(ComputeError::ContextFull { past: step.past, rows, context: self.config.context });
+        }
+        let n_vocab = self.weights.shape.n_vocab;
+        match step.rows.iter().find(|row| row.token.idx() >= n_vocab) {
+            Some(row) => Err(ComputeError::Token { token: row.token.0, n_vocab }),
+            None => Ok(()),
+        }
+    }
+
+    fn embed(&mut self, rows: &[Row]) {
+        let d = self.weights.shape.hidden;
+        let embedding = self.weights.embedding.matrix();
+        for (row, x) in rows.iter().zip(self.scratch.x.chunks_exact_mut(d)) {
+            dequantise(embedding.layout.quant, embedding.row(row.token.idx()), x);
+        }
+        let len = self.rope.table_len();
+        for (row, table) in rows.iter().zip(self.scratch.rope.chunks_exact_mut(len.max(1))) {
+            self.rope.table(row.position, table);
+        }
+    }
+
+    /// Normalises the step's rows with `weight` into `normed`.
+    fn normalise(scratch: &mut Scratch, n_rows: usize, weight: &[f32], eps: f32) {
+        let d = weight.len();
+        let out = scratch.normed.start(n_rows, d);
+        for (x, out) in scratch.x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
+            rms_norm(x, weight, eps, out);
+        }
+    }
+}
+
+impl<P: Products> Backend for Stack<P> {
+    fn begin(&mut self, step: &Step<'_>) -> Result<(), ComputeError> {
+        self.step = None;
+        self.check(step)?;
+        if step.past == 0 {
+            self.sequences[step.sequence.0].clear();
+        }
+        self.embed(step.rows);
+        let rows = (0..).zip(step.rows);
+        self.step = Some(Current {
+            sequence: step.sequence.0,
+            past: step.past,
+            n_rows: step.rows.len(),
+            wanted: rows.filter(|(_, row)| row.wants_logits).map(|(i, _)| i).collect(),
+            may_reject: step.may_reject,
+            missing: 0,
+            finished: false,
+        });
+        Ok(())
+    }
+
+    fn mix_route(&mut self, layer: LayerId, routing: &mut Routing) -> Result<(), ComputeError> {
+        self.mix(layer);
+        self.route(layer, routing)
+    }
+
+    fn scores(&mut self, _stage: Stage, layer: LayerId, scores: &mut Scores) -> Result<(), ComputeError> {
+        self.guess(layer, scores);
+        Ok(())
+    }
+
+    fn run_shared(&mut self, layer: LayerId) -> Result<(), ComputeError> {
+        self.shared_expert(layer);
+        Ok(())
+    }
+
+    fn run_expert(&mut self, job: ExpertJob<'_>) -> Result<(), ComputeError> {
+        self.routed_expert(&job)
+    }
+
+    fn close_layer(&mut self, _layer: LayerId) -> Result<(), ComputeError> {
+        self.add_experts();
+        Ok(())
+    }
+
+    fn finish(&mut self, output: &mut StepOutput) -> Result<(), ComputeError> {
+        let Self { weights, products, scratch, step, .. } = self;
+        let step = step.as_mut().expect("begin() comes first");
+        let shape = &weights.shape;
+        let d = shape.hidden;
+        output.n_vocab = shape.n_vocab;
+        output.logits.clear();
+        output.logits.resize(step.wanted.len() * shape.n_vocab, 0.0);
+        let normed = scratch.normed.start(step.wanted.len(), d);
+        for (&row, out) in step.wanted.iter().zip(normed.chunks_exact_mut(d)) {
+            let x = &scratch.x[row as usize * d..][..d];
+            rms_norm(x, &weights.output_norm, shape.norm_eps, out);
+        }
+        let head = weights.output.matrix();
+        products.multiply(head, &mut scratch.normed, Rows::All, &mut output.logits);
+        if output.logits.iter().any(|v| !v.is_finite()) {
+            let layer = LayerId(u16::try_from(shape.n_layers() - 1).unwrap_or(u16::MAX));
+            return Err(ComputeError::NotFinite { what: "a logit", layer });
+        }
+        step.finished = true;
+        Ok(())
+    }
+
+    fn accept(&mut self, n_rows: usize) -> Result<(), ComputeError> {
+        let refuse = |rows, rule| Err(ComputeError::Accept { accepted: n_rows, rows, rule });
+        let Some(step) = &self.step else { return refuse(0, "a step must have been finished") };
+        let rows = step.n_rows;
+        if n_rows > rows {
+            return refuse(rows, "no more rows than the step has");
+        }
+        if n_rows > 0 && !step.finished {
+            return refuse(rows, "the step must have been finished");
+        }
+        if n_rows < rows && n_rows > 0 && !step.may_reject {
+            return refuse(rows, "a part can be accepted only of a step that may be rejected");
+        }
+        let sequence = step.sequence;
+        self.step = None;
+        if n_rows == 0 {
+            return Ok(());
+        }
+        if n_rows < rows {
+            self.replay(sequence, n_rows);
+        }
+        self.sequences[sequence].commit(n_rows);
+        Ok(())
+    }
+}

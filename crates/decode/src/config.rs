@@ -1,0 +1,101 @@
+//! What the user chose, before anything is opened.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use forerun_compute::Rounding;
+
+use crate::memory_plan::SlotWish;
+
+/// Where the model is.
+#[derive(Clone, Debug)]
+pub enum ModelSource {
+    /// A file, any shard of a split set, or a folder that holds one model.
+    Path(PathBuf),
+    /// In memory, such as inside the program.
+    Embedded {
+        /// A name for messages.
+        name: &'static str,
+        /// The file's bytes.
+        bytes: Bytes,
+    },
+}
+
+/// How experts are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoChoice {
+    /// The engine chooses and says why.
+    Auto,
+    /// io_uring.
+    Uring,
+    /// Positioned reads on a few threads.
+    Pread,
+    /// A mapping of the file.
+    Mmap,
+    /// The whole file in memory.
+    Memory,
+}
+
+impl IoChoice {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Pread => "pread",
+            Self::Mmap => "mmap",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// Kernels on the stored blocks.
+    Cpu,
+    /// The definition of right: slow, exact.
+    Reference(Rounding),
+}
+
+impl BackendChoice {
+    /// The reference with f32 activations: exact products of the decoded weights.
+    pub const EXACT: Self = Self::Reference(Rounding::None);
+}
+
+/// How to open a model.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The model.
+    pub model: ModelSource,
+    /// Peak memory of the process, without the program's text and an embedded model; `None`: what it takes.
+    pub budget_bytes: Option<u64>,
+    /// Tokens of context; `None`: the model's own, at most [`Self::CONTEXT_DEFAULT`].
+    pub context: Option<usize>,
+    /// Experts that stay in memory.
+    pub slots: SlotWish,
+    /// How experts are read.
+    pub io: IoChoice,
+    /// What computes.
+    pub backend: BackendChoice,
+    /// Threads that compute; `None`: one per core.
+    pub n_threads: Option<usize>,
+}
+
+impl EngineConfig {
+    /// Context when none is asked for and the model knows more.
+    pub const CONTEXT_DEFAULT: usize = 4096;
+
+    /// Everything left to the engine.
+    pub fn new(model: ModelSource) -> Self {
+        Self {
+            model,
+            budget_bytes: None,
+            context: None,
+            slots: SlotWish::Fill,
+            io: IoChoice::Auto,
+            backend: BackendChoice::Cpu,
+            n_threads: None,
+        }
+    }
+}

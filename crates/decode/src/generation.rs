@@ -1,0 +1,261 @@
+//! One answer: reads a prompt, then makes tokens, pulled piece by piece.
+//!
+//! The caller may stop between any two pieces; the session then holds what was read and made so far.
+
+use forerun_model::{Nanos, TokenId};
+use forerun_scheduler::SchedulerStats;
+use serde::Serialize;
+
+use crate::DecodeError;
+use crate::engine::{Engine, Logits};
+use crate::sampler::{Draw, History, Sampler, SamplerConfig};
+use crate::session::Session;
+use crate::telemetry::{Memory, Process, Telemetry};
+use crate::text::{StopMatcher, TextBuffer};
+
+/// What ends an answer, and how its tokens are chosen.
+#[derive(Clone, Debug, Default)]
+pub struct GenerationConfig {
+    /// How tokens are chosen.
+    pub sampler: SamplerConfig,
+    /// Most tokens; `None`: as many as the context holds.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer; they aren't part of it.
+    pub stops: Vec<String>,
+    /// Goes on past the model's end of turn.
+    pub ignore_end: bool,
+}
+
+/// What [`Generation::next`] brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A part of the prompt was read.
+    Prompt {
+        /// Tokens of the prompt that are held now.
+        n_read: usize,
+        /// Tokens of the prompt.
+        n_tokens: usize,
+    },
+    /// The answer goes on: whole characters, perhaps none yet.
+    Text(String),
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FinishReason {
+    /// The model ended its turn, or a stop text came.
+    Stop,
+    /// The most tokens, or the context is full.
+    Length,
+    /// The caller stopped.
+    Interrupted,
+}
+
+/// What an answer leaves.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The tokens made, without the one that ended the turn.
+    pub tokens: Vec<TokenId>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// Where time and bytes went.
+    pub telemetry: Telemetry,
+}
+
+/// An answer in the making.
+pub struct Generation<'a> {
+    engine: &'a mut Engine,
+    session: &'a mut Session,
+    sampler: Sampler,
+    stops: StopMatcher,
+    max_tokens: usize,
+    ignore_end: bool,
+    prompt: Vec<TokenId>,
+    n_reused: usize,
+    /// The prompt and the tokens made.
+    history: History,
+    /// The bytes of tokens that are not whole characters yet.
+    stream: TextBuffer,
+    state: State,
+    start: Start,
+    prompt_time: Nanos,
+    decode_time: Nanos,
+    n_steps: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Prompt,
+    /// This token was chosen and not yet shown.
+    Show(TokenId),
+    /// This token was shown and not yet fed to the model.
+    Feed(TokenId),
+    Done(FinishReason),
+}
+
+/// Counts when the request began.
+struct Start {
+    scheduler: SchedulerStats,
+    n_reads: u64,
+}
+
+impl<'a> Generation<'a> {
+    /// An answer to `prompt`, of which `session` may hold the beginning.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the prompt is empty or doesn't fit, or a setting is wrong.
+    pub fn new(
+        engine: &'a mut Engine,
+        session: &'a mut Session,
+        prompt: Vec<TokenId>,
+        config: &GenerationConfig,
+    ) -> Result<Self, DecodeError> {
+        let context = engine.plan().context;
+        if prompt.is_empty() {
+            return Err(DecodeError::EmptyPrompt);
+        }
+        if prompt.len() >= context {
+            return Err(DecodeError::PromptTooLong { prompt_tokens: prompt.len(), context });
+        }
+        let banned = engine.tokenizer().vocabulary().banned();
+        let sampler = Sampler::new(config.sampler.clone(), engine.shape().n_vocab, banned)?;
+        let stops = StopMatcher::new(config.stops.clone())?;
+        let n_reused = session.reuse(&prompt);
+        let history = History::new(&prompt);
+        let start = Start { scheduler: engine.scheduler_stats(), n_reads: engine.store_stats().n_reads };
+        Ok(Self {
+            engine,
+            session,
+            sampler,
+            stops,
+            max_tokens: config.max_tokens.unwrap_or(usize::MAX),
+            ignore_end: config.ignore_end,
+            prompt,
+            n_reused,
+            history,
+            stream: TextBuffer::default(),
+            state: State::Prompt,
+            start,
+            prompt_time: Nanos(0),
+            decode_time: Nanos(0),
+            n_steps: 0,
+        })
+    }
+
+    /// The next piece; `None` when the answer is over.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; the session holds what was read and made before, and the call may be repeated.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a piece may fail, and the report comes after the last"
+    )]
+    pub fn next(&mut self) -> Result<Option<Event>, DecodeError> {
+        if let State::Feed(token) = self.state {
+            self.feed(token)?;
+        }
+        match self.state {
+            State::Prompt => self.read_prompt().map(Some),
+            State::Show(token) => Ok(Some(Event::Text(self.show(token)))),
+            State::Feed(_) => unreachable!("feeding a token chooses the next"),
+            State::Done(_) => Ok(None),
+        }
+    }
+
+    /// Ends the answer, whether it is over or not.
+    pub fn finish(self) -> Report {
+        let finish_reason = match self.state {
+            State::Done(reason) => reason,
+            State::Prompt | State::Show(_) | State::Feed(_) => FinishReason::Interrupted,
+        };
+        let telemetry = self.telemetry();
+        Report { tokens: self.history.answer().to_vec(), finish_reason, telemetry }
+    }
+
+    fn read_prompt(&mut self) -> Result<Event, DecodeError> {
+        let begin = self.engine.clock().now();
+        let held = self.session.tokens().len();
+        let end = self.prompt.len().min(held + self.engine.plan().rows_max);
+        let wish = if end == self.prompt.len() { Logits::Last } else { Logits::None };
+        let logits = self.session.extend(self.engine, &self.prompt[held..end], wish)?;
+        if let Some(logits) = logits {
+            let draw = Draw { choice: 0, position: end as u64 };
+            self.state = State::Show(self.sampler.sample(logits, &self.history, draw)?);
+        }
+        self.prompt_time = self.prompt_time + (self.engine.clock().now() - begin);
+        Ok(Event::Prompt { n_read: end, n_tokens: self.prompt.len() })
+    }
+
+    /// Shows the token that was chosen, and ends the answer if it is the last.
+    fn show(&mut self, token: TokenId) -> String {
+        let vocabulary = self.engine.tokenizer().vocabulary();
+        if !self.ignore_end && vocabulary.end_ids().contains(&token) {
+            return self.end(FinishReason::Stop);
+        }
+        if self.history.answer().len() >= self.max_tokens {
+            return self.end(FinishReason::Length);
+        }
+        let mut piece = String::new();
+        self.stream.push(vocabulary, token, &mut piece);
+        self.history.push(token);
+        let output = self.stops.push(&piece);
+        self.state = State::Feed(token);
+        let is_full = self.session.tokens().len() == self.engine.plan().context;
+        if output.stop.is_some() {
+            self.state = State::Done(FinishReason::Stop);
+            output.text
+        } else if is_full || self.history.answer().len() >= self.max_tokens {
+            output.text + &self.end(FinishReason::Length)
+        } else {
+            output.text
+        }
+    }
+
+    /// Ends the answer; returns the text that was held back.
+    fn end(&mut self, reason: FinishReason) -> String {
+        self.state = State::Done(reason);
+        let mut piece = String::new();
+        self.stream.finish(&mut piece);
+        self.stops.push(&piece).text + &self.stops.finish()
+    }
+
+    /// Feeds the token that was shown, and chooses the next.
+    fn feed(&mut self, token: TokenId) -> Result<(), DecodeError> {
+        let begin = self.engine.clock().now();
+        if let Some(logits) = self.session.extend(self.engine, &[token], Logits::Last)? {
+            let draw = Draw { choice: 0, position: self.session.tokens().len() as u64 };
+            self.state = State::Show(self.sampler.sample(logits, &self.history, draw)?);
+        }
+        self.n_steps += 1;
+        self.decode_time = self.decode_time + (self.engine.clock().now() - begin);
+        Ok(())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+    fn telemetry(&self) -> Telemetry {
+        let scheduler = self.engine.scheduler_stats().since(&self.start.scheduler);
+        let decode_ms = self.decode_time.as_millis_f64();
+        let loop_ms = self.prompt_time.as_millis_f64() + decode_ms;
+        let stall_ms = scheduler.stall.as_millis_f64();
+        Telemetry {
+            prompt_tokens: self.prompt.len(),
+            prompt_ms: self.prompt_time.as_millis_f64(),
+            prompt_reused_tokens: self.n_reused,
+            decode_tokens: self.history.answer().len(),
+            decode_ms,
+            tokens_per_second: if decode_ms > 0.0 { self.n_steps as f64 * 1e3 / decode_ms } else { 0.0 },
+            bytes_demand: scheduler.bytes_demand,
+            bytes_guess: scheduler.bytes_guess,
+            bytes_wasted: scheduler.bytes_wasted,
+            reads: self.engine.store_stats().n_reads - self.start.n_reads,
+            experts_again: scheduler.again,
+            hit_rate: scheduler.hit_rate(),
+            stall_ms,
+            compute_ms: (loop_ms - stall_ms).max(0.0),
+            memory: Memory::of(self.engine.plan()),
+            swap_bytes: Process::read().map(|p| p.swap_bytes),
+            decisions: self.engine.decisions().to_vec(),
+        }
+    }
+}

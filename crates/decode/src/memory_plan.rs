@@ -1,0 +1,243 @@
+//! Splits a memory budget, or refuses it before anything is loaded.
+//!
+//! Every allocation that grows with the model or the context has a line here. What is left after the fixed lines
+//! becomes slots.
+
+use std::fmt;
+
+use forerun_compute::{KvType, StackConfig};
+use forerun_model::ModelShape;
+
+use crate::DecodeError;
+
+/// Memory of the process that grows with neither model nor context: the C library, stacks of a few threads, the
+/// allocator's slack, command line and template. Measured; see `docs/measurements.md`.
+pub const RUNTIME_BYTES: u64 = 5 * 1024 * 1024;
+/// Fewest slots that a turn can run with: one computes while another fills.
+pub const N_SLOTS_MIN: usize = 2;
+/// Rows of a prefill step, largest first: more rows read fewer experts twice but take more scratch.
+const CHUNKS: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
+/// A prefill step's scratch may take this share of what the fixed lines leave.
+const SCRATCH_SHARE: u64 = 6;
+/// Rows of a step whose logits may be wanted at once.
+const LOGIT_ROWS: usize = 1;
+
+/// How many experts stay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotWish {
+    /// As many as the budget holds, at most all.
+    Fill,
+    /// This many per layer on average; 0 keeps nothing after use.
+    PerLayer(usize),
+}
+
+/// What the plan is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanInput<'a> {
+    /// The model.
+    pub shape: &'a ModelShape,
+    /// Bytes of one slot: the largest record.
+    pub slot_bytes: u64,
+    /// Bytes of the resident tensors, as they will lie in memory.
+    pub dense_bytes: u64,
+    /// Bytes of vocabulary, merges and file header.
+    pub text_bytes: u64,
+    /// Bytes of read buffers and reader threads.
+    pub io_bytes: u64,
+    /// Tokens of context.
+    pub context: usize,
+    /// How keys and values are stored.
+    pub kv: KvType,
+    /// The budget; `None` takes what it takes.
+    pub budget_bytes: Option<u64>,
+    /// How many slots are wanted.
+    pub slots: SlotWish,
+}
+
+/// Where the memory goes. All sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// The budget, if there is one.
+    pub budget: Option<u64>,
+    /// Resident tensors.
+    pub dense: u64,
+    /// Keys and values.
+    pub kv: u64,
+    /// Recurrent states.
+    pub state: u64,
+    /// Buffers of a step, and logits.
+    pub scratch: u64,
+    /// Vocabulary and file header.
+    pub text: u64,
+    /// Read buffers and reader threads.
+    pub io: u64,
+    /// The process itself.
+    pub runtime: u64,
+    /// Expert slots.
+    pub slots: u64,
+    /// How many slots.
+    pub n_slots: usize,
+    /// Bytes of one.
+    pub slot_bytes: u64,
+    /// Experts of the model.
+    pub n_experts: usize,
+    /// Rows of a prefill step.
+    pub rows_max: usize,
+    /// Tokens of context.
+    pub context: usize,
+}
+
+impl MemoryPlan {
+    /// Splits the budget of `input`.
+    ///
+    /// # Errors
+    /// [`DecodeError::Budget`] when it doesn't hold the fixed lines and the fewest slots, with the smallest plan.
+    pub fn new(input: &PlanInput<'_>) -> Result<Self, DecodeError> {
+        let n_experts = input.shape.n_layers() * input.shape.moe.n_experts;
+        let wish = match input.slots {
+            SlotWish::Fill => n_experts,
+            SlotWish::PerLayer(n) => n.saturating_mul(input.shape.n_layers()),
+        };
+        let n_wanted = wish.clamp(N_SLOTS_MIN, n_experts.max(N_SLOTS_MIN));
+        let Some(budget) = input.budget_bytes else {
+            return Ok(Self::with(input, CHUNKS[0].min(input.context), n_wanted));
+        };
+        let n_least = if input.slots == SlotWish::Fill { N_SLOTS_MIN } else { n_wanted };
+        let least = Self::with(input, CHUNKS[CHUNKS.len() - 1].min(input.context), n_least);
+        if least.total() > budget {
+            return Err(DecodeError::Budget {
+                budget_bytes: budget,
+                smallest_bytes: least.total(),
+                plan: Box::new(least),
+            });
+        }
+        let rows_max = Self::chunk(input, budget, &least);
+        let fixed = Self::with(input, rows_max, 0).total();
+        let room = usize::try_from((budget - fixed) / input.slot_bytes).unwrap_or(usize::MAX);
+        Ok(Self::with(input, rows_max, n_wanted.min(room)))
+    }
+
+    /// The largest prefill step whose scratch is a fair share of what the smallest plan leaves.
+    fn chunk(input: &PlanInput<'_>, budget: u64, least: &Self) -> usize {
+        let spare = budget - least.total();
+        let fits = |rows: &usize| {
+            let more = Self::with(input, *rows, 0).scratch.saturating_sub(least.scratch);
+            more <= spare / SCRATCH_SHARE
+        };
+        let chunks = CHUNKS.iter().map(|rows| (*rows).min(input.context));
+        chunks.into_iter().find(fits).unwrap_or(least.rows_max)
+    }
+
+    fn with(input: &PlanInput<'_>, rows_max: usize, n_slots: usize) -> Self {
+        let config = StackConfig { n_sequences: 1, context: input.context, rows_max, kv: input.kv };
+        let stack = config.bytes(input.shape);
+        let logits = (LOGIT_ROWS * input.shape.n_vocab * 2 * 4) as u64;
+        Self {
+            budget: input.budget_bytes,
+            dense: input.dense_bytes,
+            kv: stack.kv,
+            state: stack.state,
+            scratch: stack.scratch + logits,
+            text: input.text_bytes,
+            io: input.io_bytes,
+            runtime: RUNTIME_BYTES,
+            slots: n_slots as u64 * input.slot_bytes,
+            n_slots,
+            slot_bytes: input.slot_bytes,
+            n_experts: input.shape.n_layers() * input.shape.moe.n_experts,
+            rows_max,
+            context: input.context,
+        }
+    }
+
+    /// All lines together.
+    pub fn total(&self) -> u64 {
+        self.lines().iter().map(|line| line.1).sum()
+    }
+
+    /// Name and bytes of every line.
+    pub fn lines(&self) -> [(&'static str, u64); 8] {
+        [
+            ("dense weights", self.dense),
+            ("KV cache", self.kv),
+            ("recurrent states", self.state),
+            ("scratch", self.scratch),
+            ("vocabulary and header", self.text),
+            ("read buffers", self.io),
+            ("the program itself", self.runtime),
+            ("expert slots", self.slots),
+        ]
+    }
+}
+
+impl fmt::Display for MemoryPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, bytes) in self.lines() {
+            write!(f, "  {name:<24}{:>12}", bytes_text(bytes))?;
+            if name == "expert slots" {
+                let (n, all) = (self.n_slots, self.n_experts);
+                write!(f, "   {n} of {all} experts, {} each", bytes_text(self.slot_bytes))?;
+            }
+            writeln!(f)?;
+        }
+        write!(f, "  {:<24}{:>12}", "total", bytes_text(self.total()))?;
+        match self.budget {
+            Some(budget) => write!(f, "   of {}", bytes_text(budget)),
+            None => write!(f, "   no budget was given"),
+        }
+    }
+}
+
+/// Bytes for people, in binary units, rounded up so that a printed budget is never too small.
+pub fn bytes_text(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {
+        None => format!("{bytes} B"),
+        Some((unit, shift)) => {
+            let hundredths = (u128::from(bytes) * 100).div_ceil(1 << shift);
+            format!("{}.{:02}{unit}", hundredths / 100, hundredths % 100)
+        }
+    }
+}
+
+/// Reads a size such as `3GiB`, `1.5G`, `512MB` or `1000000`.
+///
+/// # Errors
+/// What would be right, in words.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 13] = [
+        ("tib", 1 << 40),
+        ("gib", 1 << 30),
+        ("mib", 1 << 20),
+        ("kib", 1 << 10),
+        ("tb", 1_000_000_000_000),
+        ("gb", 1_000_000_000),
+        ("mb", 1_000_000),
+        ("kb", 1_000),
+        ("t", 1 << 40),
+        ("g", 1 << 30),
+        ("m", 1 << 20),
+        ("k", 1 << 10),
+        ("b", 1),
+    ];
+    let wrong = || format!("`{text}` is not a size; write for example 3GiB, 1.5GiB or 800MB");
+    let lower = text.trim().to_ascii_lowercase();
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(suffix, unit)| lower.strip_suffix(suffix).map(|number| (number.trim(), *unit)))
+        .unwrap_or((&lower, 1));
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || part.len() > 6 || !digits(whole) || !digits(part) {
+        return Err(wrong());
+    }
+    let micros: u128 = format!("{whole}{part:0<6}").parse().map_err(|_| wrong())?;
+    micros
+        .checked_mul(u128::from(unit))
+        .and_then(|bytes| u64::try_from(bytes / 1_000_000).ok())
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! Budgets that hold, budgets that are refused, and sizes as people write them.
+
+use forerun_model::{AttentionShape, DeltaNetShape, LayerKind, MoeShape, RopeShape};
+use proptest::prelude::*;
+
+use super::*;
+
+fn shape() -> ModelShape {
+    ModelShape {
+        hidden: 256,
+        n_vocab: 8192,
+        context_max: 2048,
+        norm_eps: 1e-6,
+        layers: [[LayerKind::DeltaNet; 3].as_slice(), &[LayerKind::Attention]].concat().repeat(2),
+        n_mtp: 0,
+        attention: AttentionShape { n_heads: 4, n_kv_heads: 2, head_dim: 64 },
+        rope: RopeShape { n_rot: 16, freq_base: 1e4, sections: [3, 3, 2, 0] },
+        delta_net: DeltaNetShape {
+            n_key_heads: 2,
+            n_value_heads: 4,
+            key_dim: 64,
+            value_dim: 64,
+            conv_kernel: 4,
+            tiled: true,
+        },
+        moe: MoeShape { n_experts: 32, top_k: 4, expert_ff: 256, shared_ff: 256 },
+    }
+}
+
+fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<'_> {
+    PlanInput {
+        shape,
+        slot_bytes: 131_072,
+        dense_bytes: 5 << 20,
+        text_bytes: 3 << 20,
+        io_bytes: 1 << 20,
+        context: 512,
+        kv: KvType::F16,
+        budget_bytes: budget,
+        slots,
+    }
+}
+
+#[test]
+fn without_a_budget_everything_is_resident() {
+    let plan = MemoryPlan::new(&input(&shape(), None, SlotWish::Fill)).unwrap();
+    assert_eq!((plan.n_slots, plan.rows_max), (256, 512));
+}
+
+#[test]
+fn slots_per_layer_are_an_average() {
+    let shape = shape();
+    let slots = |n| MemoryPlan::new(&input(&shape, None, SlotWish::PerLayer(n))).unwrap().n_slots;
+    assert_eq!((slots(0), slots(3), slots(32), slots(usize::MAX)), (2, 24, 256, 256));
+}
+
+#[test]
+fn the_smallest_budget_that_is_named_works() {
+    let shape = shape();
+    for slots in [SlotWish::Fill, SlotWish::PerLayer(0), SlotWish::PerLayer(5)] {
+        let Err(DecodeError::Budget { smallest_bytes, .. }) = MemoryPlan::new(&input(&shape, Some(1), slots))
+        else {
+            panic!("one byte is no budget");
+        };
+        let plan = MemoryPlan::new(&input(&shape, Some(smallest_bytes), slots)).unwrap();
+        assert!(plan.total() <= smallest_bytes);
+        assert!(MemoryPlan::new(&input(&shape, Some(smallest_bytes - 1), slots)).is_err());
+        // And so does what is printed, which is rounded.
+        let printed = parse_bytes(&bytes_text(smallest_bytes)).unwrap();
+        assert!(MemoryPlan::new(&input(&shape, Some(printed), slots)).is_ok(), "{printed}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_plan_never_exceeds_its_budget_and_wastes_less_than_a_slot(budget in 0_u64..100 << 20) {
+        let shape = shape();
+        if let Ok(plan) = MemoryPlan::new(&input(&shape, Some(budget), SlotWish::Fill)) {
+            prop_assert!(plan.total() <= budget);
+            let full = plan.n_slots == plan.n_experts;
+            prop_assert!(full || plan.total() + plan.slot_bytes > budget, "{}", plan);
+            prop_assert!(plan.n_slots >= N_SLOTS_MIN);
+        }
+    }
+
+    #[test]
+    fn a_printed_size_reads_back_no_smaller(bytes in 1_u64..1 << 50) {
+        let read = parse_bytes(&bytes_text(bytes)).unwrap();
+        prop_assert!(read >= bytes && read - bytes <= bytes / 100 + 1, "{} {}", bytes, read);
+    }
+}
+
+#[test]
+fn sizes_are_read_as_people_write_them() {
+    for (text, bytes) in [
+        ("3GiB", 3 << 30),
+        ("1.5g", 3 << 29),
+        ("800MB", 800_000_000),
+        ("20 MiB", 20 << 20),
+        ("4096", 4096),
+        ("0.5k", 512),
+    ] {
+        assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+    }
+    for text in ["", "GiB", "-1GiB", "1e9", "lots", "0", "1.5.5G", "99999999999999999999T", "∞", "1,5G"] {
+        assert!(parse_bytes(text).is_err(), "{text}");
+    }
+}

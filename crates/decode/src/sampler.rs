@@ -1,0 +1,130 @@
+//! Logits to a token: penalties, filters, and a draw that depends on nothing but its place.
+//!
+//! The order is llama.cpp's: banned tokens out, repetition, presence and frequency penalties, then (unless the
+//! temperature is 0) top-k, top-p, min-p, temperature, and the draw. So top-p and min-p look at probabilities
+//! before the temperature, among the tokens that top-k left.
+//!
+//! The draw takes the token with the largest `logit / temperature + noise`, where the noise is Gumbel-distributed
+//! and comes from a hash of seed, choice, position and token. This picks each token with exactly its probability,
+//! and the result at a position doesn't depend on what was drawn or verified before: a draft can't change it.
+//!
+//! Exponentials and logarithms are `libm`'s pure Rust, and sums run in a fixed order, so the same logits give the
+//! same token on every platform.
+
+mod config;
+mod error;
+mod filter;
+mod history;
+mod logprobs;
+mod noise;
+
+use forerun_model::TokenId;
+
+pub use config::SamplerConfig;
+pub use error::SamplerError;
+pub use history::History;
+pub use logprobs::{TokenLogprob, logprob, top_logprobs};
+
+use filter::Candidate;
+use noise::Noise;
+
+/// Where a token is drawn; the same place gives the same noise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Draw {
+    /// Which of several answers to one prompt.
+    pub choice: u32,
+    /// The position in the sequence that the token will have.
+    pub position: u64,
+}
+
+/// Draws tokens. Its buffers are reused: after the first draw there is no allocation.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    config: SamplerConfig,
+    n_vocab: usize,
+    /// Tokens that are never drawn, sorted.
+    banned: Box<[TokenId]>,
+    candidates: Vec<Candidate>,
+}
+
+impl Sampler {
+    /// A sampler over `n_vocab` logits that never draws a token of `banned`.
+    ///
+    /// # Errors
+    /// [`SamplerError::Parameter`] names the parameter, its value and its range.
+    pub fn new(
+        config: SamplerConfig,
+        n_vocab: usize,
+        banned: impl IntoIterator<Item = TokenId>,
+    ) -> Result<Self, SamplerError> {
+        config.validate()?;
+        let mut banned: Vec<_> = banned.into_iter().collect();
+        banned.sort_unstable();
+        banned.dedup();
+        Ok(Self { config, n_vocab, banned: banned.into(), candidates: Vec::new() })
+    }
+
+    /// The parameters.
+    pub fn config(&self) -> &SamplerConfig {
+        &self.config
+    }
+
+    /// Draws the token at `draw`. A logit of -inf is a token that can't be drawn, such as one outside a grammar.
+    ///
+    /// # Errors
+    /// [`SamplerError`]: logits of another number, a logit that is NaN or +inf, or no token left to draw.
+    pub fn sample(&mut self, logits: &[f32], history: &History, draw: Draw) -> Result<TokenId, SamplerError> {
+        if logits.len() != self.n_vocab {
+            return Err(SamplerError::LogitsLength { found: logits.len(), expected: self.n_vocab });
+        }
+        filter::collect(logits, &self.banned, &mut self.candidates)?;
+        self.penalise(history);
+        let config = &self.config;
+        if config.temperature == 0.0 {
+            return greedy(&self.candidates);
+        }
+        filter::top_k(&mut self.candidates, config.top_k);
+        filter::top_p(&mut self.candidates, config.top_p);
+        filter::min_p(&mut self.candidates, config.min_p);
+        let noise = Noise::new(config.seed, draw);
+        let inverse = 1.0 / f64::from(config.temperature);
+        let score =
+            |candidate: &Candidate| f64::from(candidate.logit) * inverse + noise.gumbel(candidate.token);
+        best(self.candidates.iter().map(|candidate| (score(candidate), candidate.token)))
+    }
+
+    /// Bytes of memory that the buffers take, once all tokens are candidates.
+    pub fn estimated_bytes(&self) -> usize {
+        self.n_vocab * size_of::<Candidate>() + size_of_val(&*self.banned)
+    }
+
+    /// The candidates are still in the order of their ids.
+    fn penalise(&mut self, history: &History) {
+        if !self.config.has_penalties() {
+            return;
+        }
+        for seen in history.tokens() {
+            if let Ok(at) = self.candidates.binary_search_by_key(&seen.token, |candidate| candidate.token) {
+                let logit = &mut self.candidates[at].logit;
+                *logit = self.config.penalised(*logit, seen);
+            }
+        }
+    }
+}
+
+/// The largest logit; of equal ones the lowest id.
+fn greedy(candidates: &[Candidate]) -> Result<TokenId, SamplerError> {
+    best(candidates.iter().map(|candidate| (f64::from(candidate.logit), candidate.token)))
+}
+
+fn best(scores: impl Iterator<Item = (f64, TokenId)>) -> Result<TokenId, SamplerError> {
+    let better = |best: (f64, TokenId), next: (f64, TokenId)| match next.0.total_cmp(&best.0) {
+        std::cmp::Ordering::Greater => next,
+        std::cmp::Ordering::Equal if next.1 < best.1 => next,
+        _ => best,
+    };
+    scores.reduce(better).map(|(_, token)| token).ok_or(SamplerError::NothingLeft)
+}
+
+#[cfg(test)]
+mod tests;

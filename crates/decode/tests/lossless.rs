@@ -1,0 +1,133 @@
+//! No schedule, cache size, I/O backend, thread count or chunk changes one bit of the logits.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::{Arc, LazyLock};
+
+use forerun_decode::step::Lookahead;
+use forerun_decode::{BackendChoice, Engine, EngineConfig, IoChoice, Logits, Parts, Session, SlotWish};
+use forerun_model::{ModelShape, TokenId};
+use forerun_sim::{Faults, Guessing, Machine, RandomPredictor};
+use forerun_storage::{Catalog, Gguf};
+use proptest::prelude::*;
+use support::{config, fixture, ids, json};
+
+/// A prompt, and the tokens that are decoded one by one after it.
+type Text = (Vec<TokenId>, Vec<TokenId>);
+
+/// The golden prompts and their continuations of 64 tokens.
+static TEXTS: LazyLock<Vec<Text>> = LazyLock::new(|| {
+    let golden = json("pico-golden.json");
+    let cases = golden["cases"].as_array().unwrap().iter();
+    cases.map(|case| (ids(&case["prompt_ids"]), ids(&case["greedy_ids"]))).collect()
+});
+
+/// Everything resident, one thread, the prompt in one step.
+static CALM: LazyLock<Vec<Vec<u32>>> = LazyLock::new(|| {
+    let mut engine = Engine::open(&pico(IoChoice::Memory, SlotWish::Fill, 1)).unwrap();
+    TEXTS.iter().map(|text| bits(&mut engine, text, usize::MAX)).collect()
+});
+
+fn pico(io: IoChoice, slots: SlotWish, n_threads: usize) -> EngineConfig {
+    let mut config = config(&fixture("pico-q4_k_m.gguf"), BackendChoice::Cpu);
+    (config.io, config.slots, config.n_threads) = (io, slots, Some(n_threads));
+    config
+}
+
+/// The bits of the logits after the prompt, fed in steps of `chunk`, and after each decoded token.
+fn bits(engine: &mut Engine, (prompt, decoded): &Text, chunk: usize) -> Vec<u32> {
+    let mut session = Session::new();
+    let mut bits = Vec::new();
+    let mut push = |logits: &[f32]| bits.extend(logits.iter().map(|v| v.to_bits()));
+    let n_chunks = prompt.len().div_ceil(chunk);
+    for (i, part) in prompt.chunks(chunk.min(prompt.len())).enumerate() {
+        let wish = if i + 1 == n_chunks { Logits::Last } else { Logits::None };
+        if let Some(logits) = session.extend(engine, part, wish).unwrap() {
+            push(logits);
+        }
+    }
+    for token in decoded {
+        push(session.extend(engine, &[*token], Logits::Last).unwrap().unwrap());
+    }
+    bits
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn settings_change_time_and_nothing_else(
+        io in prop::sample::select(vec![IoChoice::Pread, IoChoice::Memory, IoChoice::Mmap]),
+        slots in prop_oneof![
+            Just(SlotWish::PerLayer(0)),
+            Just(SlotWish::PerLayer(2)),
+            Just(SlotWish::Fill),
+            (1_usize..32).prop_map(SlotWish::PerLayer),
+        ],
+        n_threads in 1_usize..=2,
+        chunk in prop_oneof![Just(1_usize), Just(7), Just(64), 2_usize..40],
+        text in 0_usize..6,
+    ) {
+        let mut engine = Engine::open(&pico(io, slots, n_threads)).unwrap();
+        let found = bits(&mut engine, &TEXTS[text], chunk);
+        prop_assert!(found == CALM[text], "bits differ");
+    }
+}
+
+/// The corners that a user meets, every one of them.
+#[test]
+fn every_io_with_few_and_all_slots() {
+    for io in [IoChoice::Pread, IoChoice::Memory, IoChoice::Mmap] {
+        for slots in [SlotWish::PerLayer(0), SlotWish::PerLayer(2), SlotWish::Fill] {
+            for n_threads in [1, 2] {
+                let mut engine = Engine::open(&pico(io, slots, n_threads)).unwrap();
+                let found = bits(&mut engine, &TEXTS[1], 16);
+                assert!(found == CALM[1], "{io:?} {slots:?} {n_threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn guesses_change_time_and_nothing_else() {
+    for seed in 1..=6 {
+        let parts = Parts {
+            predictor: Box::new(RandomPredictor::new(seed, 8)),
+            lookahead: Lookahead::On,
+            ..Parts::default()
+        };
+        let mut engine = Engine::open_with(&pico(IoChoice::Pread, SlotWish::PerLayer(5), 2), parts).unwrap();
+        let text = usize::try_from(seed).unwrap() % TEXTS.len();
+        assert!(bits(&mut engine, &TEXTS[text], 16) == CALM[text], "seed {seed}");
+        assert!(engine.scheduler_stats().guesses > 0, "seed {seed}: nothing was guessed");
+    }
+}
+
+/// The real backend over simulated flash: 20 seeds decide slots, latency, depth, guesses and faults.
+#[test]
+fn flash_with_faults_changes_time_and_nothing_else() {
+    let path = fixture("tiny-b-q3_k_m.gguf");
+    let bytes = bytes::Bytes::from(std::fs::read(&path).unwrap());
+    let gguf = Gguf::open_bytes("tiny-b", bytes.clone()).unwrap();
+    let shape = ModelShape::from_metadata(&gguf.metadata).unwrap();
+    let catalog = Arc::new(Catalog::new(&shape, &gguf).unwrap());
+    let n_experts = shape.n_layers() * shape.moe.n_experts;
+    let text: Text = ((0..24).map(|i| TokenId(i * 19 % 512)).collect(), (0..16).map(TokenId).collect());
+    let want = bits(&mut Engine::open(&config(&path, BackendChoice::Cpu)).unwrap(), &text, 64);
+    let mut faults = 0;
+    for seed in 1..=20 {
+        let machine = Machine::from_seed(seed, n_experts).faults(Faults::survivable());
+        let rig = machine.guessing(Guessing::Random { n_guesses_max: 8 }).rig(&catalog, vec![bytes.clone()]);
+        let rig = rig.unwrap();
+        let flash = rig.flash.clone();
+        let mut config = config(&path, BackendChoice::Cpu);
+        config.n_threads = Some(1 + usize::try_from(seed).unwrap() % 2);
+        let mut engine = Engine::open_with(&config, Parts::over(rig.scheduler, Arc::new(rig.clock))).unwrap();
+        assert!(bits(&mut engine, &text, 7) == want, "seed {seed}");
+        let log = flash.log();
+        faults += log.n_eio + log.n_interrupted + log.n_short + log.n_stalled;
+    }
+    assert!(faults > 20, "only {faults} faults were injected");
+}

@@ -1,0 +1,202 @@
+//! States, rotary positions and prediction blocks, on the parts themselves.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+
+use forerun_arena::Arena;
+use forerun_compute::sequence::Committed;
+use forerun_compute::{
+    Backend, Cpu, KvType, Reference, Rounding, Row, SequenceIdx, Stack, StackConfig, Step, StepOutput,
+    Weights,
+};
+use forerun_decode::engine::bind_weights;
+use forerun_decode::step::{Lookahead, StepLoop};
+use forerun_model::{ModelShape, Position, SystemClock, TokenId};
+use forerun_scheduler::{CachePolicy, NoPredictor, Scheduler, SchedulerConfig};
+use forerun_storage::{Catalog, FileStore, Gguf, MmapBackend, Resident, ResidentMode};
+use support::{argmax, difference, fixture, floats, ids, json};
+
+/// A scheduler and a loop over one file.
+struct Rig {
+    shape: ModelShape,
+    scheduler: Scheduler,
+    steps: StepLoop,
+    output: StepOutput,
+}
+
+const CONFIG: StackConfig = StackConfig { n_sequences: 2, context: 200, rows_max: 160, kv: KvType::F32 };
+
+fn rig(model: &str) -> (Rig, Weights) {
+    let gguf = Gguf::open(&fixture(model)).unwrap();
+    let shape = ModelShape::from_metadata(&gguf.metadata).unwrap();
+    let catalog = Arc::new(Catalog::new(&shape, &gguf).unwrap());
+    let resident = Resident::load(&shape, &gguf, ResidentMode::Owned).unwrap();
+    let weights = bind_weights(&shape, &catalog, &resident).unwrap();
+    assert_eq!(resident.unknown(), [] as [String; 0], "prediction blocks are known and left out");
+    let backend = Box::new(MmapBackend::new(gguf.files()).unwrap());
+    let arena = Arena::new(4, catalog.slot_bytes()).unwrap();
+    let store = Box::new(FileStore::new(catalog, gguf.files().clone(), backend));
+    let scheduler = Scheduler::new(SchedulerConfig {
+        arena,
+        store,
+        predictor: Box::new(NoPredictor),
+        policy: CachePolicy::Lru,
+        clock: Arc::new(SystemClock::new()),
+    });
+    let steps = StepLoop::new(&shape, Lookahead::Off);
+    (Rig { shape, scheduler: scheduler.unwrap(), steps, output: StepOutput::default() }, weights)
+}
+
+impl Rig {
+    fn run(&mut self, backend: &mut dyn Backend, step: &Step<'_>) -> Vec<f32> {
+        self.steps.run(backend, &mut self.scheduler, step, &mut self.output).unwrap();
+        self.output.logits.clone()
+    }
+}
+
+fn text_rows(first: usize, tokens: &[TokenId]) -> Vec<Row> {
+    let positions = (u32::try_from(first).unwrap()..).map(Position::text);
+    let rows = tokens.iter().zip(positions);
+    rows.map(|(&token, position)| Row { token, position, wants_logits: true }).collect()
+}
+
+#[test]
+fn states_after_65_tokens_are_the_references() {
+    let expected = &json("tiny-random/tiny-a-f32.expected.json")["state_case"];
+    let (mut rig, weights) = rig("tiny-a-f32.gguf");
+    let mut stack = Reference::reference(weights, CONFIG, Rounding::None);
+    let rows = text_rows(0, &ids(&expected["ids"]));
+    let step = Step { sequence: SequenceIdx(0), past: 0, rows: &rows, may_reject: false };
+    rig.run(&mut stack, &step);
+    stack.accept(rows.len()).unwrap();
+
+    let sequence = stack.sequence(SequenceIdx(0));
+    let recurrent = |layer| match sequence.committed(layer) {
+        Committed::DeltaNet(memory) => memory,
+        Committed::Attention { .. } => panic!("layer {layer} is a delta-net"),
+    };
+    let net = rig.shape.delta_net;
+    for (name, head, row) in [("blk0_S_h0_row0", 0, 0), ("blk0_S_h1_row0", 1, 0), ("blk0_S_h5_row31", 5, 31)]
+    {
+        let at = (head * net.key_dim + row) * net.value_dim;
+        let off = difference(&recurrent(0).state[at..at + 8], &floats(&expected[name]));
+        assert!(off < 1e-5, "{name} is off by {off}");
+    }
+    for (i, want) in expected["blk0_conv_first8"].as_array().unwrap().iter().enumerate() {
+        let at = i * net.conv_channels();
+        let off = difference(&recurrent(0).conv[at..at + 8], &floats(want));
+        assert!(off < 1e-5, "conv row {i} is off by {off}");
+    }
+    let size = recurrent(6).state.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let want = expected["blk6_S_fro"].as_f64().unwrap();
+    assert!((size - want).abs() < 1e-4, "{size} {want}");
+    let Committed::Attention { keys, .. } = sequence.committed(3) else { panic!("layer 3 is attention") };
+    let mut key = [0.0; 8];
+    keys.read(64, 0, &mut key);
+    let off = difference(&key, &floats(&expected["blk3_k_last_head0_first8"]));
+    assert!(off < 1e-4, "the last key is off by {off}");
+}
+
+#[test]
+fn three_axes_of_positions() {
+    let expected = &json("tiny-random/tiny-a-f32.expected.json")["mrope_case"];
+    let axes: Vec<Vec<u64>> = expected["positions_thw"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|axis| axis.as_array().unwrap().iter().map(|p| p.as_u64().unwrap()).collect())
+        .collect();
+    let (mut rig, weights) = rig("tiny-a-f32.gguf");
+    let mut stack = Reference::reference(weights, CONFIG, Rounding::None);
+    let mut rows = text_rows(0, &ids(&expected["ids"]));
+    for (i, row) in rows.iter_mut().enumerate() {
+        row.position = Position([0, 1, 2].map(|axis| u32::try_from(axes[axis][i]).unwrap()));
+    }
+    let step = Step { sequence: SequenceIdx(0), past: 0, rows: &rows, may_reject: false };
+    let logits = rig.run(&mut stack, &step);
+    let n_vocab = rig.shape.n_vocab;
+    for (row, want) in logits.chunks(n_vocab).zip(expected["argmax"].as_array().unwrap()) {
+        assert_eq!(argmax(row) as u64, want.as_u64().unwrap());
+    }
+    let off = difference(&logits[logits.len() - n_vocab..], &floats(&expected["logits_last_full"]));
+    assert!(off < 1e-4, "off by {off}");
+}
+
+#[test]
+fn prediction_blocks_are_no_layers() {
+    let (rig, weights) = rig("tiny-a-f32.gguf");
+    assert_eq!((rig.shape.n_layers(), rig.shape.n_mtp), (8, 1));
+    assert_eq!(weights.experts.len(), 8);
+}
+
+/// Accepting part of a step, abandoning one, and starting anew all leave the bits of a clean run.
+fn rejected_rows_leave_no_trace<P: forerun_compute::products::Products>(rig: &mut Rig, stack: &mut Stack<P>) {
+    let tokens: Vec<_> = (0..40).map(|i| TokenId(i * 37 % 512)).collect();
+    let n_vocab = rig.shape.n_vocab;
+    let clean = SequenceIdx(1);
+    fn step(sequence: SequenceIdx, past: usize, rows: &[Row]) -> Step<'_> {
+        Step { sequence, past, rows, may_reject: true }
+    }
+    let mut want = Vec::new();
+    for (past, row) in text_rows(0, &tokens).chunks(1).enumerate() {
+        want.extend(rig.run(stack, &step(clean, past, row)));
+        stack.accept(1).unwrap();
+    }
+    let mut past = 0;
+    for (n_draft, n_accept) in [(8, 3), (5, 0), (1, 1), (8, 8), (6, 1), (16, 9), (2, 1)] {
+        let mut draft = tokens[past..past + n_draft].to_vec();
+        draft[n_accept..].iter_mut().for_each(|token| token.0 = (token.0 + 1) % 512);
+        let rows = text_rows(past, &draft);
+        let logits = rig.run(stack, &step(SequenceIdx(0), past, &rows));
+        let range = past * n_vocab..(past + n_accept) * n_vocab;
+        assert_eq!(logits[..n_accept * n_vocab], want[range], "{n_draft} drafted, {n_accept} accepted");
+        stack.accept(n_accept).unwrap();
+        past += n_accept;
+    }
+    assert_eq!(stack.sequence(SequenceIdx(0)).len, past);
+    // A step that is never accepted is as if it had not been.
+    rig.run(stack, &step(SequenceIdx(0), past, &text_rows(past, &tokens[..4])));
+    let rows = text_rows(past, &tokens[past..past + 4]);
+    let logits = rig.run(stack, &step(SequenceIdx(0), past, &rows));
+    assert_eq!(logits, want[past * n_vocab..(past + 4) * n_vocab]);
+    // Past zero starts anew.
+    let logits = rig.run(stack, &step(SequenceIdx(0), 0, &text_rows(0, &tokens[..5])));
+    assert_eq!(logits, want[..5 * n_vocab]);
+}
+
+#[test]
+fn rejected_rows_leave_no_trace_in_the_reference() {
+    let (mut rig, weights) = rig("tiny-a-f32.gguf");
+    let mut stack = Reference::reference(weights, CONFIG, Rounding::None);
+    rejected_rows_leave_no_trace(&mut rig, &mut stack);
+}
+
+#[test]
+fn rejected_rows_leave_no_trace_in_cpu() {
+    let (mut rig, weights) = rig("tiny-b-q3_k_m.gguf");
+    let mut stack = Cpu::cpu(weights, StackConfig { kv: KvType::F16, ..CONFIG }, 2).unwrap();
+    rejected_rows_leave_no_trace(&mut rig, &mut stack);
+}
+
+#[test]
+fn steps_that_make_no_sense_are_refused() {
+    let (_, weights) = rig("tiny-a-f32.gguf");
+    let mut stack = Reference::reference(weights, CONFIG, Rounding::None);
+    let rows = text_rows(0, &[TokenId(1)]);
+    let mut refused = |step: Step<'_>, words: &str| {
+        let error = stack.begin(&step).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    let sequence = SequenceIdx(0);
+    let good = Step { sequence, past: 0, rows: &rows, may_reject: false };
+    refused(Step { rows: &[], ..good }, "0 rows");
+    refused(Step { past: 3, ..good }, "continues from 3 tokens");
+    refused(Step { sequence: SequenceIdx(2), ..good }, "sequence 2");
+    refused(Step { rows: &text_rows(0, &[TokenId(512)]), ..good }, "token 512");
+    refused(Step { rows: &text_rows(0, &[TokenId(1); 161]), ..good }, "161 rows");
+    refused(Step { rows: &text_rows(0, &[TokenId(1); 17]), may_reject: true, ..good }, "1 to 16");
+    assert!(stack.accept(1).is_err(), "nothing was finished");
+}

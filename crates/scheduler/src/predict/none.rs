@@ -1,0 +1,15 @@
+//! Guesses nothing: every read is asked for by a router.
+
+use forerun_model::{LayerId, Routing};
+
+use super::{Guess, GuessInput, Predictor};
+
+/// The predictor that makes no guess.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPredictor;
+
+impl Predictor for NoPredictor {
+    fn observe(&mut self, _layer: LayerId, _routing: &Routing) {}
+
+    fn guess(&mut self, _input: &GuessInput<'_>, _guesses: &mut Vec<Guess>) {}
+}

@@ -1,0 +1,392 @@
+//! The owner of table, arena, store and predictor: carries out what `plan` decides.
+//!
+//! # Why a turn always ends
+//! Each wanted expert is in one of four places: in `queue` (no read begun), loading, in `ready`, or handed out; it
+//! moves forward only, but for a failed read, which ends the call with an error (or, when it was begun before the
+//! turn, is begun once more). A pull hands out from `ready`; if that is empty it sleeps for a read in flight, which
+//! the store finishes. With `ready` empty and nothing in flight, no slot is loading and none is promised, so each
+//! slot is free or leased by the caller: a free one is taken by the front of `queue` at once, and if there is none
+//! the caller holds them all and gets [`SchedulerError::AllSlotsLeased`]. Guesses never hold a slot for longer than
+//! their own read, and none is begun while `queue` isn't empty.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use forerun_arena::{Arena, SlotIdx};
+use forerun_model::{Clock, ExpertKey, LayerId, Nanos, Routing};
+use forerun_storage::{ExpertStore, Fetched, Filled, Refused, RefusedReason, StoreError, StoreStats};
+
+use crate::plan::{Move, plan};
+use crate::slots::{Content, Origin, Slots};
+use crate::{GUESSES_MAX, Guess, GuessInput, Predictor, Ready, SchedulerError, SchedulerStats, Turn};
+
+/// Fewest slots with which a scheduler works: one is computed with while the other is read.
+pub const N_SLOTS_MIN: usize = 2;
+
+/// Queued experts that are planned for at once, so that a pull costs the same however long the queue is.
+const WINDOW: usize = 16;
+
+/// What happens to an expert that was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CachePolicy {
+    /// It stays until its slot is the longest unused one and another expert needs it.
+    #[default]
+    Lru,
+    /// It is forgotten as soon as it is handed out; its slot is free when the caller's lease comes back.
+    KeepNone,
+}
+
+/// The parts of a [`Scheduler`].
+pub struct SchedulerConfig {
+    /// The slots, at least [`N_SLOTS_MIN`]; nobody else may take write leases of them.
+    pub arena: Arena,
+    /// Where experts come from.
+    pub store: Box<dyn ExpertStore>,
+    /// Who guesses.
+    pub predictor: Box<dyn Predictor>,
+    /// What is kept.
+    pub policy: CachePolicy,
+    /// For the stall count; the scheduler has no time of its own.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Which expert sits in which slot. Owned by one thread, which opens one layer at a time.
+pub struct Scheduler {
+    arena: Arena,
+    store: Box<dyn ExpertStore>,
+    predictor: Box<dyn Predictor>,
+    policy: CachePolicy,
+    clock: Arc<dyn Clock>,
+    slots: Slots,
+    /// Wanted experts whose read isn't begun, ascending.
+    queue: VecDeque<ExpertKey>,
+    /// Slots whose promised experts can be handed out.
+    ready: VecDeque<SlotIdx>,
+    /// Promised experts that are loading.
+    n_awaited: usize,
+    /// The first failed read of this turn that wasn't reported yet.
+    failure: Option<SchedulerError>,
+    /// What the last offer guessed.
+    guesses: Vec<Guess>,
+    /// Whether the store refused a read since the last completion.
+    store_full: bool,
+    /// Reads in flight when the store last refused one: guesses don't try beyond, for a try costs a slot.
+    depth_seen: usize,
+    /// Experts that were read at least once.
+    seen: HashSet<ExpertKey>,
+    stats: SchedulerStats,
+    // Buffers that are reused from turn to turn.
+    wanted: Vec<ExpertKey>,
+    moves: Vec<Move>,
+    done: Vec<Fetched>,
+}
+
+impl Scheduler {
+    /// A scheduler with empty slots.
+    ///
+    /// # Errors
+    /// [`SchedulerError::TooFewSlots`].
+    pub fn new(config: SchedulerConfig) -> Result<Self, SchedulerError> {
+        let SchedulerConfig { arena, store, predictor, policy, clock } = config;
+        let n_slots = arena.n_slots();
+        if n_slots < N_SLOTS_MIN {
+            return Err(SchedulerError::TooFewSlots { n_slots, n_slots_min: N_SLOTS_MIN });
+        }
+        Ok(Self {
+            arena,
+            store,
+            predictor,
+            policy,
+            clock,
+            slots: Slots::new(n_slots),
+            queue: VecDeque::new(),
+            ready: VecDeque::new(),
+            n_awaited: 0,
+            failure: None,
+            guesses: Vec::new(),
+            store_full: false,
+            depth_seen: usize::MAX,
+            seen: HashSet::new(),
+            stats: SchedulerStats::default(),
+            wanted: Vec::new(),
+            moves: Vec::new(),
+            done: Vec::new(),
+        })
+    }
+
+    /// Opens the turn of `layer`: finds the hits of the grouped `routing` and begins to read the others, in
+    /// ascending order. Guesses that weren't begun are forgotten.
+    ///
+    /// # Errors
+    /// [`SchedulerError::Fetch`] when the store knows that it can't read one of them.
+    pub fn open_layer(&mut self, layer: LayerId, routing: &Routing) -> Result<Turn<'_>, SchedulerError> {
+        self.close_turn();
+        self.predictor.observe(layer, routing);
+        self.guesses.clear();
+        self.slots.next_turn();
+        self.stats.turns += 1;
+        self.poll();
+        self.wanted.clear();
+        self.wanted.extend(routing.experts().map(|expert| ExpertKey { layer, expert }));
+        plan(&self.slots, &self.wanted, &[], &mut self.moves);
+        let opened = self.open_moves();
+        let turn = Turn::new(self);
+        opened.map(|()| turn)
+    }
+
+    /// Lets the predictor guess between two turns, as [`Turn::offer`] does within one.
+    pub fn offer(&mut self, input: GuessInput<'_>) {
+        self.guesses.clear();
+        self.predictor.guess(&input, &mut self.guesses);
+        self.guesses.truncate(GUESSES_MAX);
+        self.begin_guesses();
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> SchedulerStats {
+        let unused: u64 = self.slots.oldest_first().map(|(_, slot)| slot.unused_bytes()).sum();
+        SchedulerStats { bytes_wasted: self.stats.bytes_wasted + unused, ..self.stats }
+    }
+
+    /// What the store counted so far.
+    pub fn store_stats(&self) -> StoreStats {
+        self.store.stats()
+    }
+
+    /// Slots of the arena.
+    pub fn n_slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Slots that are being filled.
+    pub fn n_loading(&self) -> usize {
+        self.slots.n_loading()
+    }
+
+    /// The experts that a router could hit now, with their slots, in no order.
+    pub fn residents(&self) -> impl Iterator<Item = (SlotIdx, ExpertKey)> {
+        self.slots.residents()
+    }
+
+    pub(crate) fn next_ready(&mut self) -> Result<Option<Ready>, SchedulerError> {
+        loop {
+            self.poll();
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
+            self.begin_queued()?;
+            self.begin_guesses();
+            if let Some(slot) = self.ready.pop_front() {
+                return Ok(Some(self.hand_out(slot)));
+            }
+            if self.queue.is_empty() && self.n_awaited == 0 {
+                return Ok(None);
+            }
+            self.sleep()?;
+        }
+    }
+
+    /// Ends the turn, however far it got.
+    pub(crate) fn close_turn(&mut self) {
+        if !self.ready.is_empty() || self.n_awaited > 0 {
+            self.slots.break_promises();
+        }
+        self.queue.clear();
+        self.ready.clear();
+        self.n_awaited = 0;
+        self.failure = None;
+    }
+
+    /// Carries out the plan for a whole layer and counts what it found.
+    fn open_moves(&mut self) -> Result<(), SchedulerError> {
+        for i in 0..self.moves.len() {
+            match self.moves[i] {
+                Move::Hit { slot } => {
+                    self.stats.hits += 1;
+                    self.promise(slot);
+                    self.ready.push_back(slot);
+                }
+                Move::Wait { slot } => {
+                    self.stats.joins += 1;
+                    self.promise(slot);
+                    self.n_awaited += 1;
+                }
+                Move::Fetch { key, .. } | Move::Blocked { key } => {
+                    self.stats.misses += 1;
+                    self.queue.push_back(key);
+                }
+                Move::Guess { .. } => {}
+            }
+        }
+        self.begin_queued()
+    }
+
+    fn promise(&mut self, slot: SlotIdx) {
+        let row = self.slots.get(slot);
+        if row.origin == Origin::Guess && !row.used {
+            self.stats.guesses_used += 1;
+        }
+        self.slots.promise(slot);
+    }
+
+    /// Begins reads from the front of the queue while there are slots and the store takes them.
+    fn begin_queued(&mut self) -> Result<(), SchedulerError> {
+        while !self.queue.is_empty() && !self.store_full {
+            self.wanted.clear();
+            self.wanted.extend(self.queue.iter().take(WINDOW));
+            plan(&self.slots, &self.wanted, &[], &mut self.moves);
+            for i in 0..self.moves.len() {
+                let Move::Fetch { key, slot } = self.moves[i] else { return Ok(()) };
+                let begun = self.begin(key, slot, Origin::Demand);
+                if !begun.map_err(|source| SchedulerError::Fetch { key, source })? {
+                    return Ok(());
+                }
+                self.queue.pop_front();
+                self.slots.promise(slot);
+                self.n_awaited += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to read guesses when nothing that was asked for is left to begin. A guess that the store knows
+    /// nothing of is dropped.
+    fn begin_guesses(&mut self) {
+        let room = |slots: &Slots, depth: usize| slots.n_loading() < depth;
+        if self.guesses.is_empty() || !self.queue.is_empty() || !room(&self.slots, self.depth_seen) {
+            return;
+        }
+        plan(&self.slots, &[], &self.guesses, &mut self.moves);
+        for i in 0..self.moves.len() {
+            let Move::Guess { key, slot } = self.moves[i] else { continue };
+            let refused = matches!(self.begin(key, slot, Origin::Guess), Ok(false));
+            if refused || !room(&self.slots, self.depth_seen) {
+                return;
+            }
+            self.guesses.retain(|guess| guess.key != key);
+        }
+    }
+
+    /// Empties `slot` and has the store fill it with `key`; `false` when the store's queue is full.
+    fn begin(&mut self, key: ExpertKey, slot: SlotIdx, origin: Origin) -> Result<bool, StoreError> {
+        if self.slots.get(slot).resident().is_some() {
+            self.stats.evictions += 1;
+            self.stats.bytes_wasted += self.slots.get(slot).unused_bytes();
+        }
+        self.slots.vacate(slot);
+        let lease = self.arena.try_write(slot).expect("a slot without readers is the scheduler's to write");
+        match self.store.begin(key, lease) {
+            Ok(()) => {}
+            Err(Refused { reason: RefusedReason::Never(error), .. }) => return Err(error),
+            Err(Refused { reason: RefusedReason::QueueFull, .. }) => {
+                self.store_full = true;
+                self.depth_seen = self.slots.n_loading();
+                return Ok(false);
+            }
+        }
+        self.slots.begin(slot, key, origin);
+        match origin {
+            Origin::Demand => self.stats.fetches += 1,
+            Origin::Guess => self.stats.guesses += 1,
+        }
+        self.stats.again += u64::from(!self.seen.insert(key));
+        Ok(true)
+    }
+
+    fn hand_out(&mut self, slot: SlotIdx) -> Ready {
+        let row = self.slots.get(slot);
+        let Content::Resident { lease, parts, .. } = &row.content else {
+            unreachable!("only residents are ready, and promised ones stay");
+        };
+        let ready = Ready { key: row.key, lease: lease.clone(), parts: *parts };
+        match self.policy {
+            CachePolicy::Lru => self.slots.keep_promise(slot),
+            CachePolicy::KeepNone => self.slots.spend(slot),
+        }
+        ready
+    }
+
+    /// Takes in what the store has finished, without sleeping.
+    fn poll(&mut self) {
+        if self.slots.n_loading() > 0 {
+            self.store.wait(Nanos(0), &mut self.done);
+            self.land_all();
+        }
+    }
+
+    /// Sleeps until the store has finished something, and takes it in.
+    fn sleep(&mut self) -> Result<(), SchedulerError> {
+        let n_loading = self.slots.n_loading();
+        if let (0, false, Some(&key)) = (n_loading, self.store_full, self.queue.front()) {
+            return Err(SchedulerError::AllSlotsLeased { key, n_slots: self.slots.len() });
+        }
+        let before = self.clock.now();
+        self.store.wait(Nanos::MAX, &mut self.done);
+        self.stats.stall = self.stats.stall + (self.clock.now() - before);
+        if self.done.is_empty() {
+            self.store_full = false;
+            return Err(SchedulerError::StoreStuck { n_loading });
+        }
+        self.land_all();
+        Ok(())
+    }
+
+    fn land_all(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        for Fetched { key, result } in done.drain(..) {
+            self.store_full = false;
+            let slot = self.slots.find(key).filter(|&slot| self.slots.get(slot).is_loading());
+            let slot = slot.expect("a store gives back what was begun, once");
+            match result {
+                Ok(filled) => self.land(slot, filled),
+                Err(source) => self.crash(slot, source),
+            }
+        }
+        self.done = done;
+    }
+
+    /// A read has filled its slot.
+    fn land(&mut self, slot: SlotIdx, filled: Filled) {
+        assert_eq!(filled.lease.slot(), slot, "a store fills the slot that it was given");
+        let row = self.slots.get(slot);
+        match row.origin {
+            Origin::Demand => self.stats.bytes_demand += filled.read_bytes,
+            Origin::Guess => self.stats.bytes_guess += filled.read_bytes,
+        }
+        if row.promised {
+            self.n_awaited -= 1;
+            self.ready.push_back(slot);
+        }
+        self.slots.fill(slot, filled);
+    }
+
+    /// A read has failed. Who asked for it in this turn hears of it; who joined an older read gets one of their own.
+    fn crash(&mut self, slot: SlotIdx, source: StoreError) {
+        self.stats.failures += 1;
+        let row = self.slots.get(slot);
+        let (key, promised) = (row.key, row.promised);
+        let asked_now = row.origin == Origin::Demand && row.turn == self.slots.turn();
+        self.slots.vacate(slot);
+        if !promised {
+            return;
+        }
+        self.n_awaited -= 1;
+        let at = self.queue.partition_point(|&queued| queued < key);
+        self.queue.insert(at, key);
+        if asked_now {
+            self.failure.get_or_insert(SchedulerError::Fetch { key, source });
+        }
+    }
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("n_slots", &self.n_slots())
+            .field("n_loading", &self.n_loading())
+            .field("policy", &self.policy)
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,72 @@
+//! Counts for telemetry: what was wanted, what was read for it, what was read in vain.
+
+use forerun_model::Nanos;
+
+/// Counts since the scheduler was made; they only grow, but for [`SchedulerStats::bytes_wasted`].
+///
+/// Each expert of each turn is counted once, when its layer is opened: as a hit, a join or a miss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulerStats {
+    /// Layers opened.
+    pub turns: u64,
+    /// Wanted experts that were in a slot.
+    pub hits: u64,
+    /// Wanted experts that were being read already.
+    pub joins: u64,
+    /// Wanted experts that were neither.
+    pub misses: u64,
+    /// Experts that lost their slot to another.
+    pub evictions: u64,
+    /// Reads begun because a router asked.
+    pub fetches: u64,
+    /// Reads, of either kind, of an expert that had been read before.
+    pub again: u64,
+    /// Reads that came back without bytes.
+    pub failures: u64,
+    /// Reads begun because a predictor guessed.
+    pub guesses: u64,
+    /// Guesses that a router wanted before they lost their slot.
+    pub guesses_used: u64,
+    /// Bytes read because a router asked.
+    pub bytes_demand: u64,
+    /// Bytes read because a predictor guessed.
+    pub bytes_guess: u64,
+    /// Those of `bytes_guess` that no router wanted, or not yet.
+    pub bytes_wasted: u64,
+    /// Time that callers slept in [`Turn::next_ready`](crate::Turn::next_ready).
+    pub stall: Nanos,
+}
+
+impl SchedulerStats {
+    /// Experts that routers wanted.
+    pub fn wanted(&self) -> u64 {
+        self.hits + self.joins + self.misses
+    }
+
+    /// The share of wanted experts that were in a slot; zero when none was wanted.
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
+    pub fn hit_rate(&self) -> f64 {
+        if self.wanted() == 0 { 0.0 } else { self.hits as f64 / self.wanted() as f64 }
+    }
+
+    /// What was counted since `earlier`, a value of the same scheduler.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            turns: self.turns - earlier.turns,
+            hits: self.hits - earlier.hits,
+            joins: self.joins - earlier.joins,
+            misses: self.misses - earlier.misses,
+            evictions: self.evictions - earlier.evictions,
+            fetches: self.fetches - earlier.fetches,
+            again: self.again - earlier.again,
+            failures: self.failures - earlier.failures,
+            guesses: self.guesses - earlier.guesses,
+            guesses_used: self.guesses_used - earlier.guesses_used,
+            bytes_demand: self.bytes_demand - earlier.bytes_demand,
+            bytes_guess: self.bytes_guess - earlier.bytes_guess,
+            bytes_wasted: self.bytes_wasted.saturating_sub(earlier.bytes_wasted),
+            stall: self.stall - earlier.stall,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Properties that hold for every slot count, queue depth, order of completion, guess and failure.
+
+use std::collections::BTreeSet;
+
+use crate::support::*;
+use forerun_arena::ReadLease;
+use forerun_model::{ExpertKey, LayerId, Routing};
+use forerun_scheduler::{CachePolicy, GuessInput, NoPredictor, Predictor, Scheduler, Turn};
+use proptest::prelude::*;
+
+const N_LAYERS: u16 = 3;
+const N_EXPERTS: usize = 16;
+
+#[derive(Clone, Debug)]
+struct World {
+    seed: u64,
+    n_slots: usize,
+    depth: usize,
+    n_rows: usize,
+    top_k: usize,
+    n_guesses: usize,
+    fail_permille: u64,
+    policy: CachePolicy,
+}
+
+impl World {
+    fn scheduler(&self) -> Scheduler {
+        let store = ChanceStore::new(self.seed, self.depth, N_EXPERTS);
+        store.fail.set(self.fail_permille);
+        let predictor: Box<dyn Predictor> = match self.n_guesses {
+            0 => Box::new(NoPredictor),
+            n => Box::new(Wild(Chance(self.seed ^ 1), n)),
+        };
+        scheduler(self.n_slots, store, predictor, self.policy)
+    }
+}
+
+fn worlds() -> impl Strategy<Value = World> {
+    let sizes = (2usize..20, 1usize..6, 1usize..9, 1usize..5, 0usize..12);
+    let policy = prop_oneof![Just(CachePolicy::Lru), Just(CachePolicy::KeepNone)];
+    (any::<u64>(), sizes, prop_oneof![Just(0u64), 0u64..400], policy).prop_map(
+        |(seed, (n_slots, depth, n_rows, top_k, n_guesses), fail_permille, policy)| World {
+            seed,
+            n_slots,
+            depth,
+            n_rows,
+            top_k,
+            n_guesses,
+            fail_permille,
+            policy,
+        },
+    )
+}
+
+/// A caller who keeps some leases for a while, asks again after failures, and checks bytes early and late.
+fn pull_slowly(turn: &mut Turn<'_>, routing: &Routing, layer: LayerId, n_slots: usize, chance: &mut Chance) {
+    let mut left: BTreeSet<ExpertKey> = routing.experts().map(|expert| ExpertKey { layer, expert }).collect();
+    let mut kept: Vec<(ExpertKey, ReadLease)> = Vec::new();
+    loop {
+        match turn.next_ready() {
+            Err(_) => kept.clear(),
+            Ok(None) => break,
+            Ok(Some(ready)) => {
+                assert!(left.remove(&ready.key), "{} wasn't wanted or came twice", ready.key);
+                assert_eq!(ready.lease.bytes()[63], pattern(ready.key));
+                kept.push((ready.key, ready.lease));
+            }
+        }
+        for (key, lease) in &kept {
+            assert_eq!(lease.bytes()[0], pattern(*key), "{key} was overwritten under its lease");
+        }
+        if kept.len() == n_slots || chance.below(3) == 0 {
+            kept.clear();
+        }
+    }
+    assert!(left.is_empty(), "{left:?} never came");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_expert_comes_once_with_its_own_bytes(world in worlds()) {
+        let mut scheduler = world.scheduler();
+        let mut chance = Chance(world.seed ^ 2);
+        let (mut wanted, mut opened) = (0, 0);
+        for step in 0..24u16 {
+            let layer = LayerId(step % N_LAYERS);
+            let routing = random_routing(&mut chance, world.n_rows, world.top_k, N_EXPERTS);
+            wanted += routing.experts().len() as u64;
+            opened += 1;
+            let mut turn = scheduler.open_layer(layer, &routing).unwrap();
+            let next = LayerId((step + 1) % N_LAYERS);
+            turn.offer(GuessInput { layer: next, n_experts: N_EXPERTS, probabilities: &[] });
+            if chance.below(6) == 0 {
+                let _ = turn.next_ready();
+                drop(turn);
+            } else {
+                pull_slowly(&mut turn, &routing, layer, world.n_slots, &mut chance);
+                drop(turn);
+            }
+            scheduler.offer(GuessInput { layer: next, n_experts: N_EXPERTS, probabilities: &[] });
+            prop_assert!(scheduler.residents().count() + scheduler.n_loading() <= world.n_slots);
+        }
+        let stats = scheduler.stats();
+        prop_assert_eq!((stats.turns, stats.wanted()), (opened, wanted));
+        prop_assert!(stats.guesses_used <= stats.guesses && stats.bytes_wasted <= stats.bytes_guess);
+        let landed = scheduler.store_stats().n_reads;
+        let in_flight = scheduler.n_loading() as u64;
+        prop_assert_eq!(stats.bytes_demand + stats.bytes_guess, landed * RECORD_BYTES);
+        prop_assert_eq!(stats.fetches + stats.guesses, landed + stats.failures + in_flight);
+        if world.n_guesses == 0 {
+            prop_assert_eq!((stats.guesses, stats.bytes_guess, stats.bytes_wasted), (0, 0, 0));
+        }
+    }
+
+    /// Case 94: below one working set a cache may be useless, but it never reads more than no cache at all.
+    #[test]
+    fn a_cache_never_reads_more_than_no_cache(seed in any::<u64>(), quarter_sets in 1usize..9, n_rows in 1usize..4) {
+        let top_k = 4;
+        let n_slots = (usize::from(N_LAYERS) * top_k * quarter_sets / 4).max(2);
+        let bytes = [CachePolicy::Lru, CachePolicy::KeepNone].map(|policy| {
+            let store = ChanceStore::new(seed, 4, N_EXPERTS);
+            let mut scheduler = scheduler(n_slots, store, Box::new(NoPredictor), policy);
+            let mut chance = Chance(seed);
+            for step in 0..60u16 {
+                let routing = random_routing(&mut chance, n_rows, top_k, N_EXPERTS);
+                run_layer(&mut scheduler, step % N_LAYERS, &routing).unwrap();
+            }
+            let stats = scheduler.stats();
+            assert_eq!(stats.bytes_demand, stats.misses * RECORD_BYTES);
+            assert_eq!(stats.hits + stats.misses, stats.wanted());
+            stats.bytes_demand
+        });
+        prop_assert!(bytes[0] <= bytes[1], "{} slots: cached {} B, uncached {} B", n_slots, bytes[0], bytes[1]);
+    }
+}
+
+/// Case 86: a miss must not evict what the same layer has resolved already.
+#[test]
+fn a_batch_whose_union_exceeds_the_slots_gets_the_right_bytes() {
+    let top_k = 4;
+    for n_slots in [top_k, top_k + 1] {
+        for seed in 0..50 {
+            let store = ChanceStore::new(seed, 3, N_EXPERTS);
+            let mut scheduler = scheduler(n_slots, store, Box::new(NoPredictor), CachePolicy::Lru);
+            let mut chance = Chance(seed);
+            for step in 0..20u16 {
+                let routing = random_routing(&mut chance, 8, top_k, N_EXPERTS);
+                assert!(routing.experts().len() > n_slots, "seed {seed}: the batch must exceed the slots");
+                let keys = run_layer(&mut scheduler, step % N_LAYERS, &routing).unwrap();
+                assert_eq!(keys.len(), routing.experts().len(), "seed {seed}, {n_slots} slots");
+            }
+        }
+    }
+}
+
+/// Failures, guesses and abandoned turns leave no slot behind: a quiet turn can still fill every one.
+#[test]
+fn no_slot_is_ever_lost() {
+    for seed in 0..100 {
+        let store = ChanceStore::new(seed, 3, N_EXPERTS);
+        let fail = store.fail.clone();
+        let mut scheduler = scheduler(6, store, Box::new(Wild(Chance(seed), 5)), CachePolicy::Lru);
+        let mut chance = Chance(seed);
+        fail.set(500);
+        for step in 0..30u16 {
+            let routing = random_routing(&mut chance, 2, 3, N_EXPERTS);
+            let _ = run_layer(&mut scheduler, step % N_LAYERS, &routing);
+            scheduler.offer(GuessInput { layer: LayerId(0), n_experts: N_EXPERTS, probabilities: &[] });
+        }
+        fail.set(0);
+        let mut turn = scheduler.open_layer(LayerId(7), &routing(&[&[0, 1, 2, 3, 4, 5]])).unwrap();
+        let kept: Vec<_> = std::iter::from_fn(|| turn.next_ready().unwrap()).collect();
+        assert_eq!(kept.len(), 6, "seed {seed}");
+    }
+}

@@ -1,0 +1,6 @@
+//! The scheduler over a store of chance: what a turn promises, and what no order, failure or guess may change.
+
+mod any_order;
+#[cfg(test)]
+mod support;
+mod turns;

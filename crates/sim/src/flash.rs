@@ -1,0 +1,387 @@
+//! A read backend over bytes in memory and virtual time: latency, bandwidth, depth, and whatever goes wrong.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use forerun_arena::WriteLease;
+use forerun_model::{Clock, Nanos};
+use forerun_storage::{Completed, Limits, Read, ReadBackend, Segment};
+
+use crate::rng::{Rng, hash};
+use crate::{Faults, VirtualClock};
+
+/// How fast a flash is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlashProfile {
+    /// Time from the end of a transfer to its completion, at least.
+    pub latency: Nanos,
+    /// Most time beyond `latency`; it differs from read to read, so that they finish in any order.
+    pub jitter: Nanos,
+    /// Bytes per second, shared by all reads in flight.
+    pub bytes_per_second: u64,
+    /// Reads that may be in flight.
+    pub depth: usize,
+}
+
+impl FlashProfile {
+    /// One read at a time, in order, at 1 GB/s.
+    pub fn calm() -> Self {
+        Self { latency: Nanos::from_micros(80), jitter: Nanos(0), bytes_per_second: 1_000_000_000, depth: 1 }
+    }
+
+    /// Anything from a good SSD to a bad memory card.
+    pub fn random(rng: &mut Rng) -> Self {
+        Self {
+            latency: Nanos::from_micros(1 + rng.below(2_000)),
+            jitter: Nanos::from_micros(rng.below(5_000)),
+            bytes_per_second: 1_000_000 << rng.below(14),
+            depth: 1 + rng.index(32),
+        }
+    }
+}
+
+/// What a flash has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlashLog {
+    /// Reads that completed, well or not.
+    pub n_reads: u64,
+    /// Bytes that were moved.
+    pub read_bytes: u64,
+    /// Reads that failed once.
+    pub n_eio: u64,
+    /// Reads that were interrupted.
+    pub n_interrupted: u64,
+    /// Reads that ended early.
+    pub n_short: u64,
+    /// Reads that stalled.
+    pub n_stalled: u64,
+    /// Reads that failed for good.
+    pub n_dead: u64,
+    /// Reads with a wrong bit.
+    pub n_flipped: u64,
+    /// Reads that ran into the end of a truncated file.
+    pub n_truncated: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    faults: Faults,
+    log: FlashLog,
+}
+
+/// The outside of a [`SimFlash`] that lives inside a store.
+#[derive(Clone, Debug, Default)]
+pub struct FlashHandle(Arc<Mutex<Shared>>);
+
+impl FlashHandle {
+    /// From now on these faults happen; reads in flight keep their fate.
+    pub fn set_faults(&self, faults: Faults) {
+        self.lock().faults = faults;
+    }
+
+    /// What the flash has done so far.
+    pub fn log(&self) -> FlashLog {
+        self.lock().log
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a read will end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Whole,
+    Short,
+    Flipped,
+    Fails(io::ErrorKind),
+}
+
+struct InFlight {
+    read: Read,
+    done_at: Nanos,
+    fate: Fate,
+    /// Where the files end for this read.
+    end_bytes: u64,
+}
+
+/// Flash in virtual time. `wait` moves the clock to the next completion; nothing else here does.
+///
+/// Everything that happens follows from the seed and the order of calls. Where a read will land, its slot is filled
+/// with garbage when it is submitted, so that nobody can mistake what was there before for what was asked for.
+pub struct SimFlash {
+    files: Vec<Bytes>,
+    profile: FlashProfile,
+    handle: FlashHandle,
+    rng: Rng,
+    seed: u64,
+    clock: VirtualClock,
+    in_flight: Vec<InFlight>,
+    /// When the last transfer ends.
+    busy_until: Nanos,
+    /// Faults in a row, by slot.
+    in_a_row: Vec<u32>,
+}
+
+impl SimFlash {
+    /// A flash that holds `files`.
+    pub fn new(
+        files: Vec<Bytes>,
+        profile: FlashProfile,
+        faults: Faults,
+        seed: u64,
+        clock: VirtualClock,
+    ) -> Self {
+        let handle = FlashHandle::default();
+        handle.set_faults(faults);
+        Self {
+            files,
+            profile,
+            handle,
+            rng: Rng::new(seed),
+            seed,
+            clock,
+            in_flight: Vec::new(),
+            busy_until: Nanos(0),
+            in_a_row: Vec::new(),
+        }
+    }
+
+    /// A handle that stays outside when a store takes the flash.
+    pub fn handle(&self) -> FlashHandle {
+        self.handle.clone()
+    }
+
+    /// Decides how a read will end, and how much later than usual.
+    fn fate(&mut self, read: &Read) -> (Fate, Nanos) {
+        let slot = read.lease.slot().0 as usize;
+        if self.in_a_row.len() <= slot {
+            self.in_a_row.resize(slot + 1, 0);
+        }
+        let mut shared = self.handle.lock();
+        let Shared { faults, log } = &mut *shared;
+        let mut happens = |permille, count: &mut u64| {
+            let happens = self.rng.happens(permille);
+            *count += u64::from(happens);
+            happens
+        };
+        let late = if happens(faults.stall_permille, &mut log.n_stalled) { faults.stall } else { Nanos(0) };
+        if is_dead(read, faults.dead_permille, self.seed) {
+            log.n_dead += 1;
+            return (Fate::Fails(io::ErrorKind::Other), late);
+        }
+        let may_fail = self.in_a_row[slot] < Faults::IN_A_ROW_MAX;
+        let fate = if may_fail && happens(faults.eio_permille, &mut log.n_eio) {
+            Fate::Fails(io::ErrorKind::Other)
+        } else if may_fail && happens(faults.interrupted_permille, &mut log.n_interrupted) {
+            Fate::Fails(io::ErrorKind::Interrupted)
+        } else if may_fail && happens(faults.short_permille, &mut log.n_short) {
+            Fate::Short
+        } else if happens(faults.flip_permille, &mut log.n_flipped) {
+            Fate::Flipped
+        } else {
+            Fate::Whole
+        };
+        let is_fault = matches!(fate, Fate::Short | Fate::Fails(_));
+        self.in_a_row[slot] = if is_fault { self.in_a_row[slot] + 1 } else { 0 };
+        (fate, late)
+    }
+
+    /// Carries out a read whose time has come.
+    fn complete(&mut self, in_flight: InFlight) -> Completed {
+        let InFlight { read: Read { tag, segments, mut lease }, fate, end_bytes, .. } = in_flight;
+        let len_bytes: u64 = segments.iter().map(|s| u64::from(s.len_bytes)).sum();
+        self.handle.lock().log.n_reads += 1;
+        let budget = match fate {
+            Fate::Fails(kind) => {
+                return Completed {
+                    tag,
+                    lease,
+                    result: Err(io::Error::new(kind, "the simulated flash says so")),
+                };
+            }
+            Fate::Short => 1 + self.rng.below(len_bytes.saturating_sub(1)),
+            Fate::Whole | Fate::Flipped => len_bytes,
+        };
+        let result = copy(&self.files, &segments, &mut lease, budget, end_bytes);
+        if fate == Fate::Flipped && !segments.is_empty() {
+            flip(&segments, &mut lease, &mut self.rng);
+        }
+        if let Ok(moved) = result {
+            let mut shared = self.handle.lock();
+            shared.log.read_bytes += moved;
+            shared.log.n_truncated += u64::from(moved < budget && end_bytes < u64::MAX);
+        }
+        Completed { tag, lease, result }
+    }
+
+    /// Moves the reads whose time has come into `done`, first things first.
+    fn deliver(&mut self, done: &mut Vec<Completed>) {
+        let now = self.clock.now();
+        while let Some(next) = self.next().filter(|&i| self.in_flight[i].done_at <= now) {
+            let in_flight = self.in_flight.remove(next);
+            let completed = self.complete(in_flight);
+            done.push(completed);
+        }
+    }
+
+    /// The read that completes first.
+    fn next(&self) -> Option<usize> {
+        (0..self.in_flight.len()).min_by_key(|&i| self.in_flight[i].done_at)
+    }
+}
+
+impl ReadBackend for SimFlash {
+    fn limits(&self) -> Limits {
+        Limits { depth: self.profile.depth }
+    }
+
+    fn submit(&mut self, mut read: Read) -> Result<(), Read> {
+        if self.in_flight.len() >= self.profile.depth {
+            return Err(read);
+        }
+        for segment in &read.segments {
+            into_slot(&mut read.lease, segment).fill(0xa5);
+        }
+        let (fate, late) = self.fate(&read);
+        let transfer =
+            Nanos(read.len_bytes().saturating_mul(1_000_000_000) / self.profile.bytes_per_second.max(1));
+        self.busy_until = self.busy_until.max(self.clock.now()) + transfer;
+        let jitter = Nanos(self.rng.below(self.profile.jitter.0 + 1));
+        let done_at = self.busy_until + self.profile.latency + jitter + late;
+        let end_bytes = self.handle.lock().faults.truncate_bytes.unwrap_or(u64::MAX);
+        self.in_flight.push(InFlight { read, done_at, fate, end_bytes });
+        Ok(())
+    }
+
+    fn wait(&mut self, until: Nanos, done: &mut Vec<Completed>) {
+        let before = done.len();
+        self.deliver(done);
+        let Some(next) = self.next().filter(|_| done.len() == before) else { return };
+        self.clock.advance_to(self.in_flight[next].done_at.min(until));
+        self.deliver(done);
+    }
+}
+
+/// Whether a read touches a range that is broken for good: ranges of 512 bytes, chosen by the seed.
+fn is_dead(read: &Read, permille: u32, seed: u64) -> bool {
+    let is_dead =
+        |s: &Segment| hash(&[seed, s.file.into(), s.offset_bytes / 512]) % 1000 < u64::from(permille);
+    read.segments.iter().any(is_dead)
+}
+
+/// Copies at most `budget` bytes of `segments` and stops where a file ends; returns how many it were.
+fn copy(
+    files: &[Bytes],
+    segments: &[Segment],
+    lease: &mut WriteLease,
+    mut budget: u64,
+    end_bytes: u64,
+) -> io::Result<u64> {
+    let mut moved = 0;
+    for segment in segments {
+        let Some(file) = files.get(usize::from(segment.file)) else {
+            return if moved == 0 { Err(io::ErrorKind::NotFound.into()) } else { Ok(moved) };
+        };
+        let end = usize::try_from(end_bytes).unwrap_or(usize::MAX).min(file.len());
+        let start = usize::try_from(segment.offset_bytes).unwrap_or(usize::MAX).min(end);
+        let want = u64::from(segment.len_bytes).min(budget);
+        let n = usize::try_from(want).unwrap_or(usize::MAX).min(end - start);
+        into_slot(lease, segment)[..n].copy_from_slice(&file[start..start + n]);
+        moved += n as u64;
+        budget -= n as u64;
+        if (n as u64) < u64::from(segment.len_bytes) {
+            break;
+        }
+    }
+    Ok(moved)
+}
+
+/// The bytes of the slot that `segment` fills.
+fn into_slot<'a>(lease: &'a mut WriteLease, segment: &Segment) -> &'a mut [u8] {
+    let start = segment.slot_offset_bytes as usize;
+    &mut lease.bytes_mut()[start..start + segment.len_bytes as usize]
+}
+
+fn flip(segments: &[Segment], lease: &mut WriteLease, rng: &mut Rng) {
+    let segment = &segments[rng.index(segments.len())];
+    let bytes = into_slot(lease, segment);
+    let at = rng.index(bytes.len());
+    if let Some(byte) = bytes.get_mut(at) {
+        *byte ^= 1 << rng.below(8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forerun_arena::{Arena, SlotIdx};
+    use forerun_storage::Tag;
+
+    use super::*;
+
+    fn read(arena: &Arena, slot: u32, offset_bytes: u64) -> Read {
+        let segments = vec![Segment { file: 0, offset_bytes, len_bytes: 8, slot_offset_bytes: 3 }];
+        Read { tag: Tag(slot.into()), segments, lease: arena.try_write(SlotIdx(slot)).unwrap() }
+    }
+
+    fn flash(profile: FlashProfile, faults: Faults) -> (SimFlash, VirtualClock, Arena) {
+        let (file, clock) = (Bytes::from((0..64).collect::<Vec<u8>>()), VirtualClock::new());
+        let flash = SimFlash::new(vec![file], profile, faults, 1, clock.clone());
+        (flash, clock, Arena::new(8, 64).unwrap())
+    }
+
+    #[test]
+    fn waiting_jumps_to_the_completion_and_no_further() {
+        let profile = FlashProfile { bytes_per_second: 8_000_000, ..FlashProfile::calm() };
+        let (mut flash, clock, arena) = flash(profile, Faults::none());
+        flash.submit(read(&arena, 0, 16)).unwrap();
+        let mut done = Vec::new();
+        flash.wait(Nanos(0), &mut done);
+        assert!(done.is_empty() && clock.now() == Nanos(0), "a look takes no time");
+        flash.wait(Nanos::from_micros(80), &mut done);
+        assert!(done.is_empty() && clock.now() == Nanos::from_micros(80));
+        flash.wait(Nanos::MAX, &mut done);
+        assert_eq!(clock.now(), Nanos::from_micros(81));
+        let mut completed = done.pop().unwrap();
+        assert_eq!(completed.result.unwrap(), 8);
+        assert_eq!(completed.lease.bytes_mut()[3..11], [16, 17, 18, 19, 20, 21, 22, 23]);
+        flash.wait(Nanos::MAX, &mut done);
+        assert!(
+            done.is_empty() && clock.now() == Nanos::from_micros(81),
+            "nothing in flight, nothing to wait for"
+        );
+    }
+
+    #[test]
+    fn a_full_queue_gives_the_read_back() {
+        let (mut flash, _, arena) = flash(FlashProfile::calm(), Faults::none());
+        flash.submit(read(&arena, 0, 0)).unwrap();
+        assert_eq!(flash.submit(read(&arena, 1, 0)).unwrap_err().tag, Tag(1));
+    }
+
+    #[test]
+    fn jitter_changes_the_order() {
+        let profile = FlashProfile { jitter: Nanos::from_millis(1), depth: 8, ..FlashProfile::calm() };
+        let (mut flash, _, arena) = flash(profile, Faults::none());
+        for slot in 0..8 {
+            flash.submit(read(&arena, slot, 0)).unwrap();
+        }
+        let mut done = Vec::new();
+        while done.len() < 8 {
+            flash.wait(Nanos::MAX, &mut done);
+        }
+        assert!(!done.is_sorted_by_key(|completed| completed.tag));
+    }
+
+    #[test]
+    fn a_truncated_file_gives_what_is_left() {
+        let (mut flash, _, arena) = flash(FlashProfile::calm(), Faults::truncated(20));
+        flash.submit(read(&arena, 0, 16)).unwrap();
+        let mut done = Vec::new();
+        flash.wait(Nanos::MAX, &mut done);
+        assert_eq!(done[0].result.as_ref().unwrap(), &4);
+        assert_eq!(flash.handle().log().n_truncated, 1);
+    }
+}

@@ -1,0 +1,280 @@
+//! A compute backend that checks every byte it is handed and every call it gets.
+//!
+//! Its arithmetic is small but honest: results are `f32` sums whose bits depend on the expert's bytes, the weights,
+//! the ranks and the order of addition, and on all tokens before through a recurrent state per layer. So equal logits
+//! mean that the right bytes met the right rows in the right order. Its router hashes the token history.
+
+use std::collections::BTreeSet;
+
+use forerun_compute::{Backend, ComputeError, ExpertJob, Scores, SequenceIdx, Stage, Step, StepOutput};
+use forerun_model::{ExpertId, ExpertKey, LayerId, PartOffsets, Routing};
+
+use crate::ToyModel;
+use crate::rng::{Rng, hash};
+use crate::toy_file::Part;
+
+/// Values of the toy's residual stream.
+const WIDTH: usize = 8;
+
+type Vector = [f32; WIDTH];
+
+/// What a sequence has accepted.
+#[derive(Clone, Debug, Default)]
+struct History {
+    n_tokens: usize,
+    /// Depends on every token.
+    hash: u64,
+    /// The recurrent state of each layer.
+    states: Vec<Vector>,
+}
+
+/// One row of the step.
+#[derive(Clone, Debug)]
+struct RowState {
+    wants_logits: bool,
+    x: Vector,
+    /// The sequence after this row.
+    after: History,
+    /// The open layer's results, by rank, and their weights.
+    results: Vec<Option<Vector>>,
+}
+
+/// How far the step has come; the calls have one order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No step.
+    Idle,
+    /// The next layer to mix.
+    Layer(u16),
+    /// The layer whose experts run.
+    Experts(u16),
+    /// Logits were made.
+    Finished,
+}
+
+/// The toy. Panics where a caller breaks the contract of [`Backend`], and at the first byte that isn't the expert's.
+#[derive(Clone, Debug)]
+pub struct ToyBackend {
+    model: ToyModel,
+    sequences: Vec<History>,
+    sequence: usize,
+    /// The recurrent states before the step's first row.
+    states: Vec<Vector>,
+    phase: Phase,
+    may_reject: bool,
+    rows: Vec<RowState>,
+    missing: BTreeSet<ExpertId>,
+    shared_ran: bool,
+}
+
+impl ToyBackend {
+    /// A backend for `n_sequences` sequences.
+    pub fn new(model: ToyModel, n_sequences: usize) -> Self {
+        Self {
+            model,
+            sequences: vec![History::default(); n_sequences],
+            sequence: 0,
+            states: Vec::new(),
+            phase: Phase::Idle,
+            may_reject: false,
+            rows: Vec::new(),
+            missing: BTreeSet::new(),
+            shared_ran: false,
+        }
+    }
+
+    /// The experts that the router chooses after a history with that hash. Half of the choices come from a few
+    /// popular experts, so that a cache has something to keep.
+    fn route(&self, layer: LayerId, history: u64) -> Vec<(ExpertId, f32)> {
+        let mut rng = Rng::new(hash(&[history, layer.0.into(), 1]));
+        let n_experts = u64::from(self.model.n_experts);
+        let n_popular = (n_experts / 4).max(1);
+        let mut chosen: Vec<ExpertId> = Vec::with_capacity(self.model.top_k);
+        while chosen.len() < self.model.top_k {
+            let range = if rng.happens(500) { n_popular } else { n_experts };
+            let expert = ExpertId(u16::try_from(rng.below(range)).unwrap_or(0));
+            if !chosen.contains(&expert) {
+                chosen.push(expert);
+            }
+        }
+        chosen.into_iter().map(|expert| (expert, unit(rng.next_u64()) + 1.5)).collect()
+    }
+
+    /// Compares the slot with what the file has, byte by byte; returns numbers that depend on all of them.
+    fn check_bytes(&self, key: ExpertKey, slot: &[u8], parts: PartOffsets) -> Vector {
+        let mut digest = [0.0; WIDTH];
+        for (part, start) in [(Part::Gate, parts.gate), (Part::Up, parts.up), (Part::Down, parts.down)] {
+            let want = self.model.part_bytes(key, part);
+            let start = start as usize;
+            let found = &slot[start..start + want.len()];
+            if let Some(i) = (0..want.len()).find(|&i| found[i] != want[i]) {
+                let (found, want) = (found[i], want[i]);
+                panic!("expert {key}: byte {i} of {part:?}, at {start} of its slot, is {found}, not {want}");
+            }
+            for (i, &byte) in found.iter().enumerate() {
+                digest[i % WIDTH] = digest[i % WIDTH] * 0.97 + f32::from(byte) * 0.001;
+            }
+        }
+        digest
+    }
+}
+
+impl Backend for ToyBackend {
+    fn begin(&mut self, step: &Step<'_>) -> Result<(), ComputeError> {
+        let SequenceIdx(sequence) = step.sequence;
+        let n_sequences = self.sequences.len();
+        let mut after =
+            self.sequences.get(sequence).ok_or(ComputeError::Sequence { sequence, n_sequences })?.clone();
+        if step.past == 0 {
+            after = History { states: vec![[0.0; WIDTH]; self.model.n_layers.into()], ..History::default() };
+        }
+        if step.past != after.n_tokens {
+            return Err(ComputeError::Past { past: step.past, held: after.n_tokens });
+        }
+        if step.rows.is_empty() {
+            return Err(ComputeError::Rows { rows: 0, rows_max: usize::MAX });
+        }
+        self.phase = Phase::Idle;
+        self.states.clone_from(&after.states);
+        self.rows.clear();
+        for row in step.rows {
+            if row.token.idx() >= self.model.n_vocab {
+                return Err(ComputeError::Token { token: row.token.0, n_vocab: self.model.n_vocab });
+            }
+            after.n_tokens += 1;
+            after.hash = hash(&[after.hash, row.token.0.into()]);
+            let x = vector(hash(&[self.model.seed, row.token.0.into(), 2]));
+            self.rows.push(RowState {
+                wants_logits: row.wants_logits,
+                x,
+                after: after.clone(),
+                results: vec![],
+            });
+        }
+        (self.sequence, self.may_reject, self.phase) = (sequence, step.may_reject, Phase::Layer(0));
+        Ok(())
+    }
+
+    fn mix_route(&mut self, layer: LayerId, routing: &mut Routing) -> Result<(), ComputeError> {
+        assert_eq!(self.phase, Phase::Layer(layer.0), "layers run in order, each closed before the next");
+        routing.reset(self.model.top_k);
+        let mut state = self.states[layer.idx()];
+        for row in 0..self.rows.len() {
+            let chosen = self.route(layer, self.rows[row].after.hash);
+            routing.push_row(&chosen);
+            let row = &mut self.rows[row];
+            for (s, x) in state.iter_mut().zip(&mut row.x) {
+                *s = *s * 0.9 + *x * 0.3;
+                *x += *s * 0.5;
+            }
+            row.after.states[layer.idx()] = state;
+            row.results = vec![None; self.model.top_k];
+        }
+        routing.group();
+        self.missing = routing.experts().collect();
+        self.shared_ran = false;
+        self.phase = Phase::Experts(layer.0);
+        Ok(())
+    }
+
+    fn scores(&mut self, _stage: Stage, layer: LayerId, scores: &mut Scores) -> Result<(), ComputeError> {
+        let n_experts = usize::from(self.model.n_experts);
+        scores.layer = layer;
+        scores.n_experts = n_experts;
+        scores.probabilities.clear();
+        scores.probabilities.resize(n_experts * self.rows.len(), 0.0);
+        for (row, probabilities) in self.rows.iter().zip(scores.probabilities.chunks_mut(n_experts)) {
+            for (expert, weight) in self.route(layer, row.after.hash) {
+                probabilities[expert.idx()] = weight / 16.0;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_shared(&mut self, layer: LayerId) -> Result<(), ComputeError> {
+        assert_eq!(self.phase, Phase::Experts(layer.0), "the shared expert runs in its layer");
+        assert!(!self.shared_ran, "the shared expert runs once");
+        self.shared_ran = true;
+        Ok(())
+    }
+
+    fn run_expert(&mut self, job: ExpertJob<'_>) -> Result<(), ComputeError> {
+        assert_eq!(self.phase, Phase::Experts(job.layer.0), "experts run in their layer");
+        let expert = job.uses.first().expect("an expert runs for the rows that want it").expert;
+        assert!(self.missing.remove(&expert), "expert {expert} isn't wanted, or ran before");
+        let key = ExpertKey { layer: job.layer, expert };
+        let digest = self.check_bytes(key, job.weights.bytes(), job.parts);
+        for u in job.uses {
+            assert_eq!(u.expert, expert, "a job is for one expert");
+            let row = &mut self.rows[u.row as usize];
+            let result = std::array::from_fn(|i| {
+                u.weight * (row.x[(i + 1) % WIDTH] * digest[i] - digest[WIDTH - 1 - i])
+            });
+            let before = row.results[u.rank as usize].replace(result);
+            assert!(before.is_none(), "rank {} of row {} was computed twice", u.rank, u.row);
+        }
+        Ok(())
+    }
+
+    fn close_layer(&mut self, layer: LayerId) -> Result<(), ComputeError> {
+        assert_eq!(self.phase, Phase::Experts(layer.0), "a layer closes once, after it was mixed");
+        assert!(self.shared_ran && self.missing.is_empty(), "{:?} of {layer} never ran", self.missing);
+        for row in &mut self.rows {
+            let shared: Vector = std::array::from_fn(|i| row.x[i] * row.x[WIDTH - 1 - i]);
+            let mut sum = [0.0f32; WIDTH];
+            for (i, result) in row.results.drain(..).enumerate() {
+                let result =
+                    result.unwrap_or_else(|| panic!("rank {i} of a row of {layer} was never computed"));
+                sum = std::array::from_fn(|i| sum[i] + result[i]);
+            }
+            // Squashed, so that sums stay finite however many layers there are.
+            row.x = std::array::from_fn(|i| {
+                let y = row.x[i] + sum[i] + shared[i];
+                y / (1.0 + y.abs())
+            });
+        }
+        self.phase =
+            if layer.0 + 1 == self.model.n_layers { Phase::Finished } else { Phase::Layer(layer.0 + 1) };
+        Ok(())
+    }
+
+    fn finish(&mut self, output: &mut StepOutput) -> Result<(), ComputeError> {
+        assert_eq!(self.phase, Phase::Finished, "logits come after the last layer");
+        output.n_vocab = self.model.n_vocab;
+        output.logits.clear();
+        for row in self.rows.iter().filter(|row| row.wants_logits) {
+            for token in 0..self.model.n_vocab {
+                let head = vector(hash(&[self.model.seed, token as u64, 3]));
+                output.logits.push(head.iter().zip(&row.x).fold(0.0, |sum, (h, x)| sum + h * x));
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, n_rows: usize) -> Result<(), ComputeError> {
+        let rows = self.rows.len();
+        let refused = |rule| Err(ComputeError::Accept { accepted: n_rows, rows, rule });
+        if self.phase != Phase::Finished {
+            return refused("a step must be finished");
+        }
+        if n_rows > rows || (n_rows < rows && !self.may_reject) {
+            return refused("all rows are accepted unless the step said that it may reject");
+        }
+        if n_rows > 0 {
+            self.sequences[self.sequence] = self.rows[n_rows - 1].after.clone();
+        }
+        self.phase = Phase::Idle;
+        Ok(())
+    }
+}
+
+/// A number in -1..1.
+fn unit(bits: u64) -> f32 {
+    let top = i16::from_le_bytes([bits.to_le_bytes()[6], bits.to_le_bytes()[7]]);
+    f32::from(top) / 32_768.0
+}
+
+fn vector(seed: u64) -> Vector {
+    let mut rng = Rng::new(seed);
+    std::array::from_fn(|_| unit(rng.next_u64()))
+}

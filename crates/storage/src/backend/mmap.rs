@@ -1,0 +1,188 @@
+//! Copies out of a mapping of each file: the plain baseline, which leaves reading and caching to the system.
+//!
+//! Pages are dropped from the program's resident memory as soon as they are copied, so that only slots count; the
+//! system's page cache keeps them as long as it likes.
+//!
+//! Unproven: a file that is truncated *between* the length check and the copy ends the program with a signal. The
+//! check closes the window to the copy's own duration; no portable way closes it fully. The other backends have no
+//! such window.
+
+#![expect(unsafe_code, reason = "a file mapping's bytes change when somebody else writes the file")]
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use forerun_model::Nanos;
+use memmap2::{Mmap, MmapOptions};
+
+use super::{Completed, Limits, Read, ReadBackend};
+use crate::OpenError;
+use crate::files::{Content, FileSet};
+
+/// Reads that may be submitted and not yet completed; they are copied one after the other.
+const DEPTH: usize = 64;
+
+/// The system maps pages around a touched one, in windows of this size unless configured otherwise.
+const FAULT_AROUND_BYTES: u64 = 64 << 10;
+
+/// Copies from file mappings, one read per [`ReadBackend::wait`], so that the first is ready first.
+#[derive(Debug)]
+pub struct MmapBackend {
+    files: Vec<Mapped>,
+    queue: VecDeque<Read>,
+}
+
+impl MmapBackend {
+    /// Maps every file of the set.
+    ///
+    /// # Errors
+    /// [`OpenError::Backend`] for bytes in memory, [`OpenError::Io`] when the system refuses.
+    pub fn new(files: &FileSet) -> Result<Self, OpenError> {
+        let files = files.files().iter().map(|file| {
+            let path = || file.path.clone();
+            let Content::File(content) = &file.content else {
+                let reason = "it is in memory already";
+                return Err(OpenError::Backend { path: path(), backend: "mmap", reason });
+            };
+            Mapped::new(content, file.len_bytes).map_err(|source| OpenError::Io {
+                doing: "map",
+                path: path(),
+                source,
+            })
+        });
+        Ok(Self { files: files.collect::<Result<_, _>>()?, queue: VecDeque::with_capacity(DEPTH) })
+    }
+}
+
+#[deny(clippy::missing_trait_methods, reason = "a new method must be thought about in every backend")]
+impl ReadBackend for MmapBackend {
+    fn limits(&self) -> Limits {
+        Limits { depth: DEPTH }
+    }
+
+    fn submit(&mut self, mut read: Read) -> Result<(), Read> {
+        if self.queue.len() == DEPTH {
+            return Err(read);
+        }
+        read.assert_fits();
+        self.queue.push_back(read);
+        Ok(())
+    }
+
+    fn wait(&mut self, _until: Nanos, done: &mut Vec<Completed>) {
+        let Some(read) = self.queue.pop_front() else { return };
+        done.push(read.perform(|file, buffer, offset_bytes| {
+            let mapped = self.files.get(usize::from(file)).ok_or(io::ErrorKind::NotFound)?;
+            mapped.copy(buffer, offset_bytes)
+        }));
+    }
+}
+
+#[derive(Debug)]
+struct Mapped {
+    file: Arc<File>,
+    /// `None` for an empty file, which can't be mapped.
+    map: Option<Mmap>,
+}
+
+impl Mapped {
+    fn new(file: &Arc<File>, len_bytes: u64) -> io::Result<Self> {
+        let len = usize::try_from(len_bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        // SAFETY: nobody of this program writes the file. Bytes that another program changes have no invalid values,
+        // are only copied, and never borrowed beyond `copy`; for truncation see the module's docs.
+        let map = (len > 0).then(|| unsafe { MmapOptions::new().len(len).map(&**file) });
+        Ok(Self { file: Arc::clone(file), map: map.transpose()? })
+    }
+
+    /// Copies as much as the file has now.
+    fn copy(&self, buffer: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
+        let Some(map) = &self.map else { return Ok(0) };
+        let file_bytes = self.file.metadata()?.len().min(map.len() as u64);
+        let there = file_bytes.saturating_sub(offset_bytes).min(buffer.len() as u64);
+        let (Ok(start), Ok(len)) = (usize::try_from(offset_bytes), usize::try_from(there)) else {
+            return Ok(0);
+        };
+        if len > 0 {
+            buffer[..len].copy_from_slice(&map[start..start + len]);
+            drop_pages(map, offset_bytes, there)?;
+        }
+        Ok(len)
+    }
+}
+
+/// Takes the pages of a range out of the program's resident memory.
+#[cfg(unix)]
+fn drop_pages(map: &Mmap, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+    let start = offset_bytes / FAULT_AROUND_BYTES * FAULT_AROUND_BYTES;
+    let end = (offset_bytes + len_bytes).next_multiple_of(FAULT_AROUND_BYTES).min(map.len() as u64);
+    let range = usize::try_from(start).ok().zip(usize::try_from(end - start).ok());
+    let (start, len) = range.ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: the mapping is of a file, shared and never written through, so dropped pages read the same again; no
+    // reference into it lives outside `Mapped::copy`.
+    unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) }
+}
+
+/// Systems without that advice trim the program's memory themselves.
+#[cfg(not(unix))]
+fn drop_pages(_map: &Mmap, _offset_bytes: u64, _len_bytes: u64) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use forerun_arena::{Arena, SlotIdx};
+
+    use super::*;
+    use crate::{Segment, Tag, conformance, testing};
+
+    #[test]
+    fn mmap_conforms() {
+        conformance::check(|files| MmapBackend::new(&testing::temporary(files)).unwrap());
+    }
+
+    #[test]
+    fn a_file_that_shrinks_gives_a_short_read() {
+        let files = testing::temporary(&[Bytes::from(vec![7; 20_000])]);
+        let mut backend = MmapBackend::new(&files).unwrap();
+        let Content::File(file) = &files.files()[0].content else { unreachable!() };
+        file.set_len(5_000).unwrap();
+        let lease = Arena::new(1, 20_000).unwrap().try_write(SlotIdx(0)).unwrap();
+        let segment = Segment { file: 0, offset_bytes: 4_000, len_bytes: 10_000, slot_offset_bytes: 0 };
+        backend.submit(Read { tag: Tag(1), segments: vec![segment], lease }).unwrap();
+        let mut done = Vec::new();
+        backend.wait(Nanos::MAX, &mut done);
+        assert_eq!(done.pop().unwrap().result.unwrap(), 1_000);
+    }
+
+    /// Copied pages don't stay in the program's resident memory.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn copied_pages_are_dropped() {
+        const FILE_BYTES: u32 = 8 << 20;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; FILE_BYTES as usize]).unwrap();
+        let files = FileSet::new(vec![crate::DataFile::open(file.path()).unwrap()]);
+        let mut backend = MmapBackend::new(&files).unwrap();
+        let arena = Arena::new(1, 1 << 20).unwrap();
+        let mut done = Vec::new();
+        for i in 0..FILE_BYTES >> 20 {
+            let lease = arena.try_write(SlotIdx(0)).unwrap();
+            let offset_bytes = u64::from(i << 20);
+            let segment = Segment { file: 0, offset_bytes, len_bytes: 1 << 20, slot_offset_bytes: 0 };
+            backend.submit(Read { tag: Tag(0), segments: vec![segment], lease }).unwrap();
+            backend.wait(Nanos::MAX, &mut done);
+            assert_eq!(done.pop().unwrap().result.unwrap(), 1 << 20);
+        }
+        let kib = testing::resident_kib(file.path());
+        assert!(kib <= 256, "{kib} KiB of the mapping are resident");
+    }
+
+    #[test]
+    fn bytes_in_memory_are_refused() {
+        let files = testing::in_memory(&[Bytes::from_static(b"x")]);
+        assert!(matches!(MmapBackend::new(&files), Err(OpenError::Backend { backend: "mmap", .. })));
+    }
+}

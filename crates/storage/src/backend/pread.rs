@@ -1,0 +1,186 @@
+//! Positioned reads on a few threads: works on every system and disk.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use forerun_model::{Clock, Nanos};
+
+use super::{Completed, Limits, Read, ReadBackend};
+use crate::OpenError;
+use crate::files::{DataFile, FileSet};
+
+/// A worker calls the system and copies nothing: it needs next to no stack.
+const STACK_BYTES: usize = 64 << 10;
+
+/// How many reads at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreadConfig {
+    /// Threads, so reads that the disk sees at once; at least 1.
+    pub n_threads: usize,
+    /// Reads that may be submitted and not yet completed; at least `n_threads` to keep them busy.
+    pub depth: usize,
+}
+
+impl Default for PreadConfig {
+    fn default() -> Self {
+        Self { n_threads: 8, depth: 64 }
+    }
+}
+
+/// Reads through the system's `pread` on threads of its own, which end with it.
+pub struct PreadBackend {
+    config: PreadConfig,
+    clock: Arc<dyn Clock>,
+    queue: Arc<Queue>,
+    done: Receiver<Completed>,
+    workers: Vec<JoinHandle<()>>,
+    n_in_flight: usize,
+}
+
+impl PreadBackend {
+    /// Starts the threads. `clock` is what `until` of [`ReadBackend::wait`] is compared with; its time must pass as
+    /// the machine's does.
+    ///
+    /// # Errors
+    /// [`OpenError::Io`] when the system refuses a thread.
+    ///
+    /// # Panics
+    /// When `config` asks for no threads or no depth.
+    pub fn new(files: &FileSet, config: PreadConfig, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        assert!(config.n_threads > 0 && config.depth > 0, "{config:?} can't read anything");
+        let refused = |source| OpenError::Io { doing: "start a reader of", path: files.path(0), source };
+        // As deep as the queue, so that a worker never waits to hand over what it read.
+        let (sender, done) = mpsc::sync_channel(config.depth);
+        let queue = Arc::new(Queue::default());
+        let mut backend = Self { config, clock, queue, done, workers: Vec::new(), n_in_flight: 0 };
+        for i in 0..config.n_threads {
+            let (files, queue, sender) = (files.clone(), Arc::clone(&backend.queue), sender.clone());
+            let thread = thread::Builder::new().name(format!("read-{i}")).stack_size(STACK_BYTES);
+            let worker = thread.spawn(move || work(files.files(), &queue, &sender));
+            backend.workers.push(worker.map_err(refused)?);
+        }
+        Ok(backend)
+    }
+}
+
+#[deny(clippy::missing_trait_methods, reason = "a new method must be thought about in every backend")]
+impl ReadBackend for PreadBackend {
+    fn limits(&self) -> Limits {
+        Limits { depth: self.config.depth }
+    }
+
+    fn submit(&mut self, mut read: Read) -> Result<(), Read> {
+        if self.n_in_flight == self.config.depth {
+            return Err(read);
+        }
+        read.assert_fits();
+        self.queue.push(read);
+        self.n_in_flight += 1;
+        Ok(())
+    }
+
+    fn wait(&mut self, until: Nanos, done: &mut Vec<Completed>) {
+        let before = done.len();
+        done.extend(self.done.try_iter());
+        if done.len() == before && self.n_in_flight > 0 {
+            // Workers hold the sender until this value is dropped, so an error is only a timeout.
+            let first = match until {
+                Nanos::MAX => self.done.recv().ok(),
+                _ => self.done.recv_timeout(Duration::from_nanos((until - self.clock.now()).0)).ok(),
+            };
+            done.extend(first);
+            done.extend(self.done.try_iter());
+        }
+        self.n_in_flight -= done.len() - before;
+    }
+}
+
+impl Drop for PreadBackend {
+    fn drop(&mut self) {
+        self.queue.close();
+        for worker in self.workers.drain(..) {
+            // A worker that panicked has said so on stderr; there is nobody left to tell.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// Reads that no worker has begun.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    reads: VecDeque<Read>,
+    closed: bool,
+}
+
+impl Queue {
+    fn push(&self, read: Read) {
+        self.lock().reads.push_back(read);
+        self.changed.notify_one();
+    }
+
+    /// The oldest read, as soon as there is one; `None` once closed.
+    fn pop(&self) -> Option<Read> {
+        let state = self.changed.wait_while(self.lock(), |state| state.reads.is_empty() && !state.closed);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        if state.closed { None } else { state.reads.pop_front() }
+    }
+
+    /// Drops what no worker has begun, which frees its slots, and ends the workers.
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.reads.clear();
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing under this lock can panic halfway through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn work(files: &[DataFile], queue: &Queue, done: &SyncSender<Completed>) {
+    while let Some(read) = queue.pop() {
+        let completed = read.perform(|file, buffer, offset_bytes| {
+            let file = files.get(usize::from(file)).ok_or(io::ErrorKind::NotFound)?;
+            file.read_at(buffer, offset_bytes)
+        });
+        if done.send(completed).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forerun_model::SystemClock;
+
+    use super::*;
+    use crate::{conformance, testing};
+
+    fn backend(files: &FileSet, n_threads: usize, depth: usize) -> PreadBackend {
+        PreadBackend::new(files, PreadConfig { n_threads, depth }, Arc::new(SystemClock::new())).unwrap()
+    }
+
+    #[test]
+    fn pread_conforms() {
+        for (n_threads, depth) in [(1, 1), (3, 2), (4, 16)] {
+            conformance::check(|files| backend(&testing::temporary(files), n_threads, depth));
+        }
+    }
+
+    #[test]
+    fn pread_conforms_on_bytes_in_memory() {
+        conformance::check(|files| backend(&testing::in_memory(files), 2, 8));
+    }
+}

@@ -1,0 +1,304 @@
+//! Where each expert lies: key in, up to three byte ranges out.
+//!
+//! Files keep experts in one of three ways: one tensor per matrix for all experts of a layer (stacked), gate and up in
+//! one tensor (fused), or three tensors per expert (apart). Nothing above this module knows which. In a slot, a record
+//! is always gate, up, down, as [`ExpertLayout::offsets`] places them.
+
+use forerun_model::{ExpertKey, ExpertLayout, LayerId, MatrixLayout, ModelShape, PartOffsets, ShapeError};
+use forerun_model::{QuantType, names};
+
+use crate::{Gguf, OpenError, Segment, TensorInfo};
+
+/// Largest record: offsets in a slot are 32 bits wide.
+const RECORD_BYTES_MAX: u64 = 1 << 31;
+
+/// The three matrices of an expert, in the order of a record.
+const PARTS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
+
+/// All experts of a model.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    layers: Vec<Layer>,
+    n_experts: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Layer {
+    layout: ExpertLayout,
+    /// Bytes of gate, up and down.
+    lens_bytes: [u32; 3],
+    places: Places,
+}
+
+/// Where the gate, up and down matrices of a layer's experts lie.
+#[derive(Clone, Debug)]
+enum Places {
+    /// Expert `e` of a part begins `e` strides after the part's first byte.
+    Regular([Run; 3]),
+    /// One place per part and expert.
+    Apart(Vec<[Place; 3]>),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    file: u16,
+    offset_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: Place,
+    stride_bytes: u64,
+}
+
+impl Catalog {
+    /// Finds all experts of `shape` in `gguf`.
+    ///
+    /// # Errors
+    /// [`OpenError::Shape`] names a tensor that is missing or has other dimensions than the header needs;
+    /// [`OpenError::ExpertType`] and [`OpenError::ExpertSize`] name experts that no slot can hold.
+    pub fn new(shape: &ModelShape, gguf: &Gguf) -> Result<Self, OpenError> {
+        let finder = Finder { shape, gguf };
+        let layers = shape.layer_ids().map(|layer| finder.layer(layer)).collect::<Result<_, _>>()?;
+        Ok(Self { layers, n_experts: shape.moe.n_experts })
+    }
+
+    /// Layers.
+    pub fn n_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Experts of each layer.
+    pub fn n_experts(&self) -> usize {
+        self.n_experts
+    }
+
+    /// Types and sizes of the matrices of `layer`'s experts; `None` when there is no such layer.
+    pub fn layout(&self, layer: LayerId) -> Option<&ExpertLayout> {
+        self.layers.get(layer.idx()).map(|layer| &layer.layout)
+    }
+
+    /// Where gate, up and down of a record of `layer` begin in a slot; `None` when there is no such layer.
+    pub fn offsets(&self, layer: LayerId) -> Option<PartOffsets> {
+        self.layout(layer).map(ExpertLayout::offsets)
+    }
+
+    /// Bytes of the largest record: what a slot must hold.
+    pub fn slot_bytes(&self) -> usize {
+        self.layers.iter().map(|layer| layer.layout.record_bytes()).max().unwrap_or(0)
+    }
+
+    /// Bytes of all experts' weights.
+    pub fn expert_bytes(&self) -> u64 {
+        let per_expert = self.layers.iter().map(|layer| layer.layout.weight_bytes() as u64);
+        per_expert.sum::<u64>() * self.n_experts as u64
+    }
+
+    /// The ranges of `key`, in the order of its record; ranges that touch in the file and in the slot are one.
+    /// `None` when there is no such expert.
+    pub fn segments(&self, key: ExpertKey) -> Option<Vec<Segment>> {
+        let layer = self.layers.get(key.layer.idx())?;
+        let places = match &layer.places {
+            Places::Regular(runs) if key.expert.idx() < self.n_experts => runs.map(|run| run.at(key)),
+            Places::Regular(_) => return None,
+            Places::Apart(list) => *list.get(key.expert.idx())?,
+        };
+        let offsets = layer.layout.offsets();
+        let mut segments: Vec<Segment> = Vec::with_capacity(PARTS.len());
+        let slots = [offsets.gate, offsets.up, offsets.down];
+        for ((place, len_bytes), slot_offset_bytes) in places.into_iter().zip(layer.lens_bytes).zip(slots) {
+            let Place { file, offset_bytes } = place;
+            let next = Segment { file, offset_bytes, len_bytes, slot_offset_bytes };
+            match segments.last_mut() {
+                Some(last) if touches(last, &next) => last.len_bytes += len_bytes,
+                _ => segments.push(next),
+            }
+        }
+        Some(segments)
+    }
+}
+
+impl Layer {
+    /// A layer whose records fit a slot.
+    fn new(layer: LayerId, layout: ExpertLayout, places: Places) -> Result<Self, OpenError> {
+        let parts = [layout.gate, layout.up, layout.down].map(|part| part.bytes() as u64);
+        let bytes = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
+        match parts.map(u32::try_from) {
+            [Ok(gate), Ok(up), Ok(down)] if bytes <= RECORD_BYTES_MAX => {
+                Ok(Self { layout, lens_bytes: [gate, up, down], places })
+            }
+            _ => Err(OpenError::ExpertSize { layer: layer.idx(), bytes, max: RECORD_BYTES_MAX }),
+        }
+    }
+}
+
+impl Run {
+    fn at(self, key: ExpertKey) -> Place {
+        let skip_bytes = self.stride_bytes * u64::from(key.expert.0);
+        Place { file: self.first.file, offset_bytes: self.first.offset_bytes + skip_bytes }
+    }
+}
+
+/// Whether `next` goes on where `last` ends, both in the file and in the slot.
+fn touches(last: &Segment, next: &Segment) -> bool {
+    last.file == next.file
+        && last.offset_bytes + u64::from(last.len_bytes) == next.offset_bytes
+        && last.slot_offset_bytes + last.len_bytes == next.slot_offset_bytes
+}
+
+/// Whether a tensor of that name may belong to a routed expert of a layer.
+pub(crate) fn is_expert_tensor(name: &str) -> bool {
+    let Some((layer, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+        return false;
+    };
+    let Some(part) = part.strip_suffix(".weight").filter(|_| is_number(layer)) else { return false };
+    match part.split_once('.') {
+        Some((part, expert)) => PARTS.contains(&part) && is_number(expert),
+        None => part.strip_suffix("_exps").is_some_and(|p| PARTS.contains(&p) || p == "ffn_gate_up"),
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+struct Finder<'a> {
+    shape: &'a ModelShape,
+    gguf: &'a Gguf,
+}
+
+impl Finder<'_> {
+    fn layer(&self, layer: LayerId) -> Result<Layer, OpenError> {
+        let [gate, up, down] = PARTS;
+        let found = if self.gguf.tensor(&names::block(layer, "ffn_gate_up_exps")).is_some() {
+            self.fused(layer)?
+        } else if self.gguf.tensor(&names::block_expert(layer, gate, 0)).is_some() {
+            self.apart(layer)?
+        } else {
+            let runs = [self.stacked(layer, gate)?, self.stacked(layer, up)?, self.stacked(layer, down)?];
+            (self.layout(runs.map(|run| run.0))?, Places::Regular(runs.map(|run| run.1)))
+        };
+        Layer::new(layer, found.0, found.1)
+    }
+
+    /// One tensor for a part of all experts.
+    fn stacked(&self, layer: LayerId, part: &str) -> Result<(QuantType, Run), OpenError> {
+        let [n_cols, n_rows] = self.dims(part);
+        let tensor =
+            self.tensor(names::block(layer, &format!("{part}_exps")), &[n_cols, n_rows, self.n_experts()])?;
+        Ok((tensor.quant, self.run(tensor)))
+    }
+
+    /// One tensor for the gate and up rows of all experts: an expert's gate rows, then its up rows.
+    fn fused(&self, layer: LayerId) -> Result<(ExpertLayout, Places), OpenError> {
+        let [hidden, ff] = self.dims(PARTS[0]);
+        let name = names::block(layer, "ffn_gate_up_exps");
+        let tensor = self.tensor(name, &[hidden, 2 * ff, self.n_experts()])?;
+        let gate = self.run(tensor);
+        let mut up = gate;
+        up.first.offset_bytes += gate.stride_bytes / 2;
+        let (down_quant, down) = self.stacked(layer, PARTS[2])?;
+        let layout = self.layout([tensor.quant, tensor.quant, down_quant])?;
+        Ok((layout, Places::Regular([gate, up, down])))
+    }
+
+    /// Three tensors per expert.
+    fn apart(&self, layer: LayerId) -> Result<(ExpertLayout, Places), OpenError> {
+        let mut types: Option<[QuantType; 3]> = None;
+        let mut places = Vec::with_capacity(self.shape.moe.n_experts);
+        for expert in 0..self.shape.moe.n_experts {
+            let mut tensors = Vec::with_capacity(PARTS.len());
+            for part in PARTS {
+                tensors.push(self.tensor(names::block_expert(layer, part, expert), &self.dims(part))?);
+            }
+            let types = *types.get_or_insert([0, 1, 2].map(|i| tensors[i].quant));
+            for (tensor, expected) in tensors.iter().zip(types) {
+                if tensor.quant != expected {
+                    let (name, found) = (tensor.name.clone(), tensor.quant);
+                    return Err(OpenError::ExpertType { name, found, expected });
+                }
+            }
+            places.push([0, 1, 2].map(|i| place(tensors[i])));
+        }
+        let types = types.expect("a model has at least one expert");
+        Ok((self.layout(types)?, Places::Apart(places)))
+    }
+
+    fn layout(&self, [gate, up, down]: [QuantType; 3]) -> Result<ExpertLayout, OpenError> {
+        let (hidden, ff) = (self.shape.hidden, self.shape.moe.expert_ff);
+        Ok(ExpertLayout {
+            gate: MatrixLayout::new(gate, ff, hidden)?,
+            up: MatrixLayout::new(up, ff, hidden)?,
+            down: MatrixLayout::new(down, hidden, ff)?,
+        })
+    }
+
+    fn tensor(&self, name: String, dims: &[u64]) -> Result<&TensorInfo, OpenError> {
+        match self.gguf.tensor(&name) {
+            None => Err(ShapeError::MissingTensor { name }.into()),
+            // Writers drop trailing axes of length 1, such as that of a single expert.
+            Some(tensor) if same_dims(tensor.dims(), dims) => Ok(tensor),
+            Some(tensor) => {
+                let (found, expected) = (tensor.dims().to_vec(), dims.to_vec());
+                Err(ShapeError::TensorShape { name, found, expected }.into())
+            }
+        }
+    }
+
+    fn run(&self, tensor: &TensorInfo) -> Run {
+        Run { first: place(tensor), stride_bytes: tensor.len_bytes / self.n_experts() }
+    }
+
+    /// Dimensions of one expert's matrix, fastest first.
+    fn dims(&self, part: &str) -> [u64; 2] {
+        let (hidden, ff) = (self.shape.hidden as u64, self.shape.moe.expert_ff as u64);
+        if part == PARTS[2] { [ff, hidden] } else { [hidden, ff] }
+    }
+
+    fn n_experts(&self) -> u64 {
+        self.shape.moe.n_experts as u64
+    }
+}
+
+fn place(tensor: &TensorInfo) -> Place {
+    Place { file: tensor.file, offset_bytes: tensor.offset_bytes }
+}
+
+fn same_dims(a: &[u64], b: &[u64]) -> bool {
+    let at = |dims: &[u64], i: usize| dims.get(i).copied().unwrap_or(1);
+    (0..a.len().max(b.len())).all(|i| at(a, i) == at(b, i))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// One layer of two experts with records of three ranges of 2560 bytes each.
+    pub(crate) fn catalog_of() -> Catalog {
+        let gate = MatrixLayout::new(QuantType::F32, 10, 64).unwrap();
+        let layout =
+            ExpertLayout { gate, up: gate, down: MatrixLayout::new(QuantType::F32, 64, 10).unwrap() };
+        let run = |offset_bytes| Run { first: Place { file: 0, offset_bytes }, stride_bytes: 2560 };
+        let places = Places::Regular([run(1001), run(9001), run(17_001)]);
+        Catalog { layers: vec![Layer::new(LayerId(0), layout, places).unwrap()], n_experts: 2 }
+    }
+
+    #[test]
+    fn expert_tensors_are_known_by_name() {
+        for name in
+            ["blk.3.ffn_gate_exps.weight", "blk.0.ffn_gate_up_exps.weight", "blk.7.ffn_down.12.weight"]
+        {
+            assert!(is_expert_tensor(name), "{name}");
+        }
+        for name in [
+            "blk.3.ffn_gate_inp.weight",
+            "blk.3.ffn_down_shexp.weight",
+            "blk.x.ffn_gate_exps.weight",
+            "blk.7.ffn_down.weight",
+            "blk.7.ffn_gate_exps.bias",
+            "output.weight",
+        ] {
+            assert!(!is_expert_tensor(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! File sets for unit tests, and how much of a mapping is resident.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use bytes::Bytes;
+
+use crate::{DataFile, FileSet};
+
+/// The contents as files in the file system, which are gone when the set is.
+pub(crate) fn temporary(contents: &[Bytes]) -> FileSet {
+    let files = contents.iter().enumerate().map(|(i, bytes)| {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        DataFile::from_file(format!("temporary-{i}").as_ref(), file).unwrap()
+    });
+    FileSet::new(files.collect())
+}
+
+/// The contents as files in memory.
+pub(crate) fn in_memory(contents: &[Bytes]) -> FileSet {
+    let name = Path::new("memory");
+    let files = contents.iter().map(|bytes| DataFile::from_bytes(name, bytes.clone()));
+    FileSet::new(files.collect())
+}
+
+/// Resident KiB of this program's mappings of `path`.
+#[cfg(target_os = "linux")]
+pub(crate) fn resident_kib(path: &Path) -> u64 {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = smaps.lines();
+    let mut kib = 0;
+    while let Some(line) = lines.next() {
+        if line.ends_with(path.to_str().unwrap()) {
+            let rss = lines.by_ref().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+            kib += rss.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap();
+        }
+    }
+    kib
+}

@@ -1,0 +1,175 @@
+//! Fixtures: checked against `fixtures/SHA256SUMS`, or made anew from the files that they come from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::ChoreError;
+use crate::files;
+use crate::process::root;
+
+mod trace;
+
+/// Lists every other file of the folder but [`README`], as `sha256sum` writes it.
+const SUMS: &str = "SHA256SUMS";
+const README: &str = "README.md";
+
+/// Each fixture that is a copy, and where it lies in the folder that `--from` names.
+const COPIES: &[(&str, &str)] = &[
+    ("pico-q4_k_m.gguf", "models/pico/pico-q4_k_m.gguf"),
+    ("pico-golden.json", "models/pico/golden.json"),
+    ("prompts.json", "models/pico/prompts.json"),
+    ("tokenizer_golden.json", "models/pico/tokenizer_golden.json"),
+    ("tiny-a-f32.gguf", "fixtures/tiny-random/tiny-a-f32.gguf"),
+    ("tiny-b-q3_k_m.gguf", "fixtures/tiny-random/tiny-b-q3_k_m.gguf"),
+    ("tiny-random/tiny-a-f32.expected.json", "fixtures/tiny-random/tiny-a-f32.expected.json"),
+    ("tiny-random/tiny-b-q3_k_m.expected.json", "fixtures/tiny-random/tiny-b-q3_k_m.expected.json"),
+    ("tiny-random/tokenizer.expected.json", "fixtures/tiny-random/tokenizer.expected.json"),
+];
+
+/// A trace's header and arrays, here and there: the same path with `.json` and `.bin`.
+const TRACE: &str = "traces/pico-chat";
+/// The trace is cut to whole documents within so many tokens.
+const TRACE_TOKENS_MAX: usize = 2000;
+/// The arrays that a trace keeps.
+const TRACE_ARRAYS: &[&str] = &["tokens", "ids", "weights", "pred:prev_mid"];
+
+/// The chore: `fixtures [--from DIR]`.
+///
+/// # Errors
+/// [`ChoreError::Broken`] names each fixture that isn't as it was sealed.
+pub(crate) fn run(args: &[String]) -> Result<(), ChoreError> {
+    match args {
+        [] => check(),
+        [flag, from] if flag == "--from" => {
+            let folder = folder();
+            copy(Path::new(from), &folder)?;
+            files::write(&folder.join(SUMS), sums_text(&sums_of(&folder)?).as_bytes())
+        }
+        _ => Err(ChoreError::Usage("`fixtures` takes nothing, or `--from DIR`".into())),
+    }
+}
+
+/// Compares every fixture with its sum; writes nothing.
+///
+/// # Errors
+/// [`ChoreError::Broken`] names each that differs, lacks, or isn't listed.
+pub(crate) fn check() -> Result<(), ChoreError> {
+    eprintln!("== fixtures");
+    let folder = folder();
+    let listed = parse_sums(&files::read_text(&folder.join(SUMS))?)?;
+    let broken = differences(&listed, &sums_of(&folder)?);
+    if broken.is_empty() { Ok(()) } else { Err(ChoreError::Broken { rules: "fixtures", broken }) }
+}
+
+fn folder() -> PathBuf {
+    root().join("fixtures")
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), ChoreError> {
+    for (here, there) in COPIES {
+        files::write(&to.join(here), &files::read(&from.join(there))?)?;
+    }
+    let (header, arrays) = (format!("{TRACE}.json"), format!("{TRACE}.bin"));
+    let long = (files::read(&from.join(&header))?, files::read(&from.join(&arrays))?);
+    let short = trace::shorten(&long.0, &long.1, TRACE_TOKENS_MAX, TRACE_ARRAYS)?;
+    files::write(&to.join(header), &short.0)?;
+    files::write(&to.join(arrays), &short.1)
+}
+
+/// Name and sum of every file.
+type Sums = BTreeMap<String, String>;
+
+fn sums_of(folder: &Path) -> Result<Sums, ChoreError> {
+    let mut sums = Sums::new();
+    for file in files::list(folder, &[])? {
+        let name = files::relative(folder, &file);
+        if name != SUMS && name != README {
+            sums.insert(name, sum(&files::read(&file)?));
+        }
+    }
+    Ok(sums)
+}
+
+fn sum(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("a string takes all that is written");
+        hex
+    })
+}
+
+fn parse_sums(text: &str) -> Result<Sums, ChoreError> {
+    let parse = |(i, line): (usize, &str)| match line.split_once("  ") {
+        Some((sum, name)) if sum.len() == 64 && sum.bytes().all(|b| b.is_ascii_hexdigit()) => {
+            Ok((name.to_owned(), sum.to_ascii_lowercase()))
+        }
+        _ => Err(ChoreError::Sums { line: i + 1 }),
+    };
+    text.lines().enumerate().map(parse).collect()
+}
+
+fn sums_text(sums: &Sums) -> String {
+    sums.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect()
+}
+
+fn differences(listed: &Sums, found: &Sums) -> Vec<String> {
+    let names: BTreeSet<_> = listed.keys().chain(found.keys()).collect();
+    let difference = |name: &String| match (listed.get(name), found.get(name)) {
+        (Some(listed), Some(found)) if listed == found => None,
+        (Some(listed), Some(found)) => Some(format!("{name} has the sum {found}, but {SUMS} says {listed}")),
+        (Some(_), None) => Some(format!("{name} is in {SUMS} but not in the folder")),
+        (None, found) => Some(format!("{name} ({}) isn't in {SUMS}", found.map_or("", String::as_str))),
+    };
+    names.into_iter().filter_map(difference).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn sums(lines: &[(&str, &str)]) -> Sums {
+        lines.iter().map(|(name, sum)| ((*name).to_owned(), (*sum).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_sum_is_that_of_sha256() {
+        assert_eq!(sum(b""), EMPTY);
+    }
+
+    #[test]
+    fn sums_survive_their_text() {
+        let written = sums(&[("a.gguf", EMPTY), ("traces/b.bin", EMPTY)]);
+        assert_eq!(parse_sums(&sums_text(&written)).unwrap(), written);
+    }
+
+    #[test]
+    fn a_broken_line_is_named() {
+        let text = format!("{EMPTY}  a\n{EMPTY} b\n");
+        assert!(matches!(parse_sums(&text), Err(ChoreError::Sums { line: 2 })));
+    }
+
+    #[test]
+    fn what_differs_lacks_or_is_new_is_named() {
+        let listed = sums(&[("same", "1"), ("changed", "2"), ("gone", "3")]);
+        let found = sums(&[("same", "1"), ("changed", "5"), ("new", "4")]);
+        let expect = [
+            "changed has the sum 5, but SHA256SUMS says 2",
+            "gone is in SHA256SUMS but not in the folder",
+            "new (4) isn't in SHA256SUMS",
+        ];
+        assert_eq!(differences(&listed, &found), expect);
+    }
+
+    #[test]
+    fn copies_are_summed_and_notes_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["README.md", "SHA256SUMS", "traces/a.bin"] {
+            files::write(&folder.path().join(name), b"").unwrap();
+        }
+        assert_eq!(sums_of(folder.path()).unwrap(), sums(&[("traces/a.bin", EMPTY)]));
+    }
+}
