@@ -143,12 +143,12 @@ mod tests {
         let arena = Arena::new(3, 5000).unwrap();
         assert_eq!((arena.n_slots(), arena.slot_bytes()), (3, 8192));
         let mut leases: Vec<_> = (0..3).map(|i| arena.try_write(SlotIdx(i)).unwrap()).collect();
-        for (i, lease) in leases.iter_mut().enumerate() {
+        for (fill, lease) in (1..).zip(&mut leases) {
             assert_eq!(lease.bytes_mut().as_ptr() as usize % SLOT_ALIGN_BYTES, 0);
-            lease.bytes_mut().fill(i as u8 + 1);
+            lease.bytes_mut().fill(fill);
         }
-        for (i, lease) in leases.into_iter().enumerate() {
-            assert!(lease.seal().bytes().iter().all(|&b| b == i as u8 + 1));
+        for (fill, lease) in (1..).zip(leases) {
+            assert!(lease.seal().bytes().iter().all(|&b| b == fill));
         }
     }
 

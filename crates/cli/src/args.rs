@@ -71,7 +71,7 @@ pub(crate) struct ModelArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SamplingArgs {
     /// 0 takes the most probable token always; default: the file's suggestion, or 0
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
 
     /// Only this many of the most probable tokens; 0 for all
@@ -79,15 +79,15 @@ pub(crate) struct SamplingArgs {
     pub(crate) top_k: Option<usize>,
 
     /// Only the fewest tokens whose probabilities reach this sum
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
 
     /// Only tokens with at least this share of the largest probability
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
 
     /// Divides logits of tokens that occurred; 1 changes nothing
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) repeat_penalty: Option<f32>,
 
     /// Taken from logits of tokens in the answer

@@ -17,6 +17,9 @@ const READERS: usize = 2;
 const DEPTH: usize = 32;
 /// Stack and bookkeeping of one reader thread.
 const READER_BYTES: u64 = 64 << 10;
+/// A touch of a mapped file may make a whole huge page resident until it is dropped, and a range may begin in one
+/// and end in another.
+const MAPPED_BYTES: u64 = 4 << 20;
 
 /// A choice that can be opened.
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +61,7 @@ pub(crate) fn choose(
     let bytes = match choice {
         IoChoice::Memory if in_memory => 0,
         IoChoice::Memory => gguf.files().files().iter().map(|file| file.len_bytes).sum(),
-        // One expert's pages, while they are copied.
-        IoChoice::Mmap => catalog.slot_bytes() as u64,
+        IoChoice::Mmap => catalog.slot_bytes() as u64 + MAPPED_BYTES,
         _ => READERS as u64 * READER_BYTES,
     };
     Ok(Io { choice, bytes })

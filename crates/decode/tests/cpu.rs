@@ -1,7 +1,5 @@
 //! The `cpu` backend against a reference that rounds activations the same way.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 mod support;
 
 use forerun_compute::Rounding;

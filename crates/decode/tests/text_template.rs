@@ -36,7 +36,7 @@ fn conversation() -> Vec<Message> {
     ]
 }
 
-/// The histories of 2, 3, … messages. A run of tool results is one turn, so its end is not a prefix of more.
+/// The histories of 2, 3, … messages.
 fn histories(model: &text_common::Model, messages: &[Message], tools: &[Value]) -> Vec<String> {
     let template = ChatTemplate::new(&model.template, &model.tokenizer).unwrap();
     let render = |n| {

@@ -89,6 +89,16 @@ fn paths_of_one_machine_are_found() {
 }
 
 #[test]
+fn layers_are_told_the_time() {
+    let text = "//! A file.\nfn f() { Instant::now(); }\n";
+    let expect = "crates/decode/src/step.rs:2 reads the time: take a `model::Clock`";
+    check("crates/decode/src/step.rs", text, &[expect]);
+    check("crates/decode/tests/long.rs", text, &[]);
+    check("crates/cli/src/main.rs", text, &[]);
+    check("crates/decode/src/step.rs", "//! Not `Instant::now()`.\n", &[]);
+}
+
+#[test]
 fn this_checkout_is_looked_at() {
     let texts = texts().unwrap();
     assert!(texts.iter().any(|text| text.path == "xtask/src/tidy/tests.rs"));

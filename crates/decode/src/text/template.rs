@@ -13,10 +13,11 @@
 //! field, the content is cut at `</think>` before rendering, as the stock template does; the template then places
 //! both parts. A template that doesn't know the field gets the content as it is, as ordinary text.
 //!
-//! **What a longer conversation keeps.** The stock template renders a conversation so that the prompt of the first
-//! n messages (with [`PromptEnd::History`]) is a prefix of that of n + 1, tools or not, with one exception: a
-//! new user message drops the thinking sections behind the user message before it (empty ones too, since the
-//! template writes them there), so the common prefix ends where the first dropped section begins.
+//! **What a longer conversation keeps.** With the stock template the prompt of the first n messages (with
+//! [`PromptEnd::History`]) is a prefix of that of n + 1, tools or not, with two exceptions. A new user message drops
+//! the thinking sections behind the user message before it (empty ones too, since the template writes them there),
+//! so the common prefix ends where the first dropped section begins. And a run of tool results is one turn, so a
+//! prompt that ends inside the run closes the turn too soon.
 //!
 //! **Hostile templates.** A template has fuel for a bounded number of steps and bytes, from the size of the
 //! request; then [`TextError::TemplateRunaway`]. Reading and rendering run on a stack of their own that is deep

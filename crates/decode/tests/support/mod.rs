@@ -44,6 +44,7 @@ pub(crate) fn ids(value: &Value) -> Vec<TokenId> {
 }
 
 /// Numbers of a JSON array.
+#[allow(clippy::cast_possible_truncation, reason = "goldens are compared as f32")]
 pub(crate) fn floats(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
 }

@@ -1,0 +1,54 @@
+//! Runs the program as a user would.
+
+#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A file of the project's fixtures.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+}
+
+/// The program with `args`, ready to start.
+pub(crate) fn forerun(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// What the program with `args` says.
+pub(crate) fn output(args: &[&str]) -> Output {
+    forerun(args).output().unwrap()
+}
+
+/// The JSON object that a run with `args` prints.
+#[track_caller]
+pub(crate) fn json(args: &[&str]) -> Value {
+    let output = output(args);
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {words}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}"))
+}
+
+/// What a failing run with `args` says on stderr, and its exit code.
+#[track_caller]
+pub(crate) fn failure(args: &[&str]) -> (i32, String) {
+    let output = output(args);
+    assert!(!output.status.success(), "{args:?} should fail");
+    assert_eq!(output.stdout, b"", "{args:?}: nothing on stdout");
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// What the program says to `input`.
+pub(crate) fn talk(args: &[&str], input: &str) -> Output {
+    let mut command = forerun(args);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}

@@ -1,0 +1,62 @@
+//! One routed expert on borrowed bytes: a slot is filled, sealed, and multiplied where it lies.
+//!
+//! `cargo run -p forerun-compute --example moe_block`
+
+#![expect(clippy::print_stdout, reason = "an example talks")]
+
+use std::error::Error;
+
+use forerun_arena::{Arena, SlotIdx};
+use forerun_compute::activation::Activations;
+use forerun_compute::dot::best;
+use forerun_compute::ops::silu_times;
+use forerun_compute::products::{Products, Quantised, Rows};
+use forerun_compute::tensor::Matrix;
+use forerun_compute::workers::Workers;
+use forerun_model::{ExpertLayout, MatrixLayout, QuantType};
+
+const HIDDEN: usize = 512;
+const INNER: usize = 256;
+const N_ROWS: usize = 3;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let wide = MatrixLayout::new(QuantType::Q8_0, INNER, HIDDEN)?;
+    let down = MatrixLayout::new(QuantType::Q8_0, HIDDEN, INNER)?;
+    let layout = ExpertLayout { gate: wide, up: wide, down };
+
+    // Whoever reads from flash fills the slot; here every block is scale 1/1024 and codes that go up and down.
+    let arena = Arena::new(1, layout.record_bytes())?;
+    let mut slot = arena.try_write(SlotIdx(0)).ok_or("a fresh slot is free")?;
+    for (i, block) in slot.bytes_mut()[..layout.record_bytes()].chunks_exact_mut(34).enumerate() {
+        block[..2].copy_from_slice(&0x1400_u16.to_le_bytes());
+        for (j, code) in block[2..].iter_mut().enumerate() {
+            *code = u8::try_from((i * 7 + j * 5) % 61)?;
+        }
+    }
+    let slot = slot.seal();
+
+    let parts = layout.offsets();
+    let matrix = |at: u32, layout: MatrixLayout| {
+        let start = at as usize;
+        Matrix { layout, bytes: &slot.bytes()[start..start + layout.bytes()] }
+    };
+    let mut products = Quantised::new(best(), Workers::single());
+    let mut x = Activations::default();
+    for (i, value) in x.start(N_ROWS, HIDDEN).iter_mut().enumerate() {
+        *value = ((i * 13 % 17) as f32 - 8.0) / 8.0;
+    }
+    let (mut gate, mut up) = (vec![0.0; N_ROWS * INNER], vec![0.0; N_ROWS * INNER]);
+    products.multiply(matrix(parts.gate, layout.gate), &mut x, Rows::All, &mut gate);
+    products.multiply(matrix(parts.up, layout.up), &mut x, Rows::All, &mut up);
+    silu_times(&mut gate, &up);
+    let mut inner = Activations::default();
+    inner.start(N_ROWS, INNER).copy_from_slice(&gate);
+    let mut out = vec![0.0; N_ROWS * HIDDEN];
+    products.multiply(matrix(parts.down, layout.down), &mut inner, Rows::All, &mut out);
+
+    println!("kernels {}, {} bytes of weights in one slot", products.kernels(), layout.weight_bytes());
+    for (row, out) in out.chunks_exact(HIDDEN).enumerate() {
+        println!("row {row}: {:?} ...", &out[..4]);
+    }
+    Ok(())
+}
