@@ -43,6 +43,9 @@ pub(crate) fn chat(args: &ChatArgs) -> Result<Outcome, Box<dyn Error>> {
             Err(ReadlineError::Eof) => return Ok(Outcome::Done),
             Err(error) => return Err(error.into()),
         };
+        if interrupt.is_set() {
+            return Ok(Outcome::Interrupted);
+        }
         match line.trim() {
             "" => continue,
             "/exit" | "/quit" => return Ok(Outcome::Done),
@@ -50,8 +53,9 @@ pub(crate) fn chat(args: &ChatArgs) -> Result<Outcome, Box<dyn Error>> {
             "/reset" => chat.messages.truncate(chat.n_system),
             text => {
                 editor.add_history_entry(text)?;
-                interrupt.clear();
                 chat.turn(text, &interrupt)?;
+                // It stopped the answer; the conversation goes on.
+                interrupt.clear();
             }
         }
     }
@@ -115,7 +119,7 @@ impl Chat {
             let tokens = rendered.encode(self.loaded.engine.tokenizer())?;
             let fits = tokens.len() + context / ANSWER_SHARE <= context;
             if fits || !self.drop_oldest_turn() {
-                if n_dropped > 0 {
+                if n_dropped > 0 && !self.quiet {
                     eprintln!("forerun: the context is full: {n_dropped} oldest turns were dropped");
                 }
                 return Ok((tokens, Thoughts::after(&rendered.text())));

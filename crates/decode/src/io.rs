@@ -11,8 +11,9 @@ use crate::DecodeError;
 use crate::config::{EngineConfig, IoChoice};
 use crate::telemetry::Decision;
 
-/// Threads that read: the disks we measured are full at two requests, and more only wait longer.
-const READERS: usize = 2;
+/// Threads that read. Cold reads through the page cache gave 0.91 GB/s with one thread and 1.77 with four on the disk
+/// that was measured.
+const READERS: usize = 4;
 /// Reads that may wait for a thread.
 const DEPTH: usize = 32;
 /// Stack and bookkeeping of one reader thread.
@@ -44,7 +45,7 @@ pub(crate) fn choose(
             IoChoice::Memory
         }
         IoChoice::Auto => {
-            let reason = "reads of whole experts on two threads fill the disks measured so far".to_owned();
+            let reason = "reads of whole experts on four threads were the fastest where it was measured; this disk was not".to_owned();
             decisions.push(Decision::new("io", "pread", reason));
             IoChoice::Pread
         }

@@ -19,8 +19,11 @@ pub const N_SLOTS_MIN: usize = 2;
 const CHUNKS: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
 /// A prefill step's scratch may take this share of what the fixed lines leave.
 const SCRATCH_SHARE: u64 = 6;
-/// Rows of a step whose logits may be wanted at once.
-const LOGIT_ROWS: usize = 1;
+/// Bytes per entry of the vocabulary: a logit, its transposed copy, and a sampler's candidate.
+const VOCAB_ENTRY_BYTES: usize = 16;
+/// What one thread takes: the touched part of its stack and its share of the pool. Measured at about 24 KiB; see
+/// `docs/measurements.md`.
+const THREAD_BYTES: u64 = 40 << 10;
 
 /// How many experts stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub struct PlanInput<'a> {
     pub text_bytes: u64,
     /// Bytes of read buffers and reader threads.
     pub io_bytes: u64,
+    /// Threads that compute.
+    pub n_threads: usize,
     /// Tokens of context.
     pub context: usize,
     /// How keys and values are stored.
@@ -71,6 +76,8 @@ pub struct MemoryPlan {
     pub text: u64,
     /// Read buffers and reader threads.
     pub io: u64,
+    /// Threads that compute.
+    pub threads: u64,
     /// The process itself.
     pub runtime: u64,
     /// Expert slots.
@@ -131,7 +138,7 @@ impl MemoryPlan {
     fn with(input: &PlanInput<'_>, rows_max: usize, n_slots: usize) -> Self {
         let config = StackConfig { n_sequences: 1, context: input.context, rows_max, kv: input.kv };
         let stack = config.bytes(input.shape);
-        let logits = (LOGIT_ROWS * input.shape.n_vocab * 2 * 4) as u64;
+        let logits = (input.shape.n_vocab * VOCAB_ENTRY_BYTES) as u64;
         Self {
             budget: input.budget_bytes,
             dense: input.dense_bytes,
@@ -140,6 +147,7 @@ impl MemoryPlan {
             scratch: stack.scratch + logits,
             text: input.text_bytes,
             io: input.io_bytes,
+            threads: input.n_threads as u64 * THREAD_BYTES,
             runtime: RUNTIME_BYTES,
             slots: n_slots as u64 * input.slot_bytes,
             n_slots,
@@ -156,7 +164,7 @@ impl MemoryPlan {
     }
 
     /// Name and bytes of every line.
-    pub fn lines(&self) -> [(&'static str, u64); 8] {
+    pub fn lines(&self) -> [(&'static str, u64); 9] {
         [
             ("dense weights", self.dense),
             ("KV cache", self.kv),
@@ -164,6 +172,7 @@ impl MemoryPlan {
             ("scratch", self.scratch),
             ("vocabulary and header", self.text),
             ("read buffers", self.io),
+            ("compute threads", self.threads),
             ("the program itself", self.runtime),
             ("expert slots", self.slots),
         ]

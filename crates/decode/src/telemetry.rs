@@ -66,7 +66,8 @@ pub struct Telemetry {
 pub struct Memory {
     /// The budget; `null` without one.
     pub budget: Option<u64>,
-    /// The process's high-water mark without the program's text; `null` where the system doesn't say.
+    /// The process's high-water mark without the program's text and an embedded model; `null` where the system
+    /// doesn't say.
     pub peak: Option<u64>,
     /// Resident tensors.
     pub dense: u64,
@@ -74,6 +75,8 @@ pub struct Memory {
     pub kv: u64,
     /// Recurrent states.
     pub state: u64,
+    /// Compute threads.
+    pub threads: u64,
     /// Expert slots.
     pub slots: u64,
     /// Buffers of a step, and logits.
@@ -91,10 +94,11 @@ impl Memory {
     pub fn of(plan: &MemoryPlan) -> Self {
         Self {
             budget: plan.budget,
-            peak: Process::read().map(|p| p.peak_bytes.saturating_sub(p.text_bytes)),
+            peak: Process::read().map(|p| p.peak_bytes.saturating_sub(p.program_bytes)),
             dense: plan.dense,
             kv: plan.kv,
             state: plan.state,
+            threads: plan.threads,
             slots: plan.slots,
             scratch: plan.scratch,
             text: plan.text,
@@ -109,8 +113,8 @@ impl Memory {
 pub struct Process {
     /// High-water mark of resident memory.
     pub peak_bytes: u64,
-    /// The program's text.
-    pub text_bytes: u64,
+    /// The program's text, and those pages of its constants (an embedded model is one) that are resident.
+    pub program_bytes: u64,
     /// Swapped out.
     pub swap_bytes: u64,
 }
@@ -118,21 +122,42 @@ pub struct Process {
 impl Process {
     /// The figures now; `None` on systems without `/proc`.
     pub fn read() -> Option<Self> {
-        Self::parse(&std::fs::read_to_string("/proc/self/status").ok()?)
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        Self::parse(&status, &maps, &program.to_string_lossy())
     }
 
-    fn parse(status: &str) -> Option<Self> {
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-            Some(kib * 1024)
-        };
+    fn parse(status: &str, maps: &str, program: &str) -> Option<Self> {
         Some(Self {
-            peak_bytes: field("VmHWM")?,
-            text_bytes: field("VmExe")?,
-            swap_bytes: field("VmSwap").unwrap_or(0),
+            peak_bytes: kib_field(status, "VmHWM")?,
+            program_bytes: kib_field(status, "VmExe")? + constants_bytes(maps, program),
+            swap_bytes: kib_field(status, "VmSwap").unwrap_or(0),
         })
     }
+}
+
+fn kib_field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// Resident bytes of the program's read-only mappings. A mapping's first line is `range perms offset device inode
+/// path`; fields follow on lines of their own.
+fn constants_bytes(maps: &str, program: &str) -> u64 {
+    let mut counts = false;
+    let mut bytes = 0;
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let is_head = words.next().is_some_and(|range| range.contains('-') && !range.ends_with(':'));
+        if is_head {
+            counts = words.next() == Some("r--p") && !program.is_empty() && line.ends_with(program);
+        } else if counts && let Some(rss) = kib_field(line, "Rss") {
+            bytes += rss;
+        }
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -143,8 +168,10 @@ mod tests {
     fn the_systems_figures_are_read() {
         let status =
             "Name:\tx\nVmPeak:\t  99 kB\nVmHWM:\t   2048 kB\nVmExe:\t    16 kB\nVmSwap:\t       4 kB\n";
-        let want = Process { peak_bytes: 2 << 20, text_bytes: 16 << 10, swap_bytes: 4096 };
-        assert_eq!(Process::parse(status), Some(want));
-        assert_eq!(Process::parse("Name:\tx\n"), None);
+        let maps = "55-56 r--p 0 fe:00 54 /bin/x\nSize: 9 kB\nRss:  8 kB\n56-57 r-xp 0 fe:00 54 /bin/x\nRss: 12 kB\n\
+                    57-58 rw-p 0 0 0\nRss: 3 kB\n7f-80 r--p 0 fe:00 5 /lib/y\nRss: 4 kB\n";
+        let want = Process { peak_bytes: 2 << 20, program_bytes: 24 << 10, swap_bytes: 4096 };
+        assert_eq!(Process::parse(status, maps, "/bin/x"), Some(want));
+        assert_eq!(Process::parse("Name:\tx\n", maps, "/bin/x"), None);
     }
 }

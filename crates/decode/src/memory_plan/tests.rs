@@ -34,6 +34,7 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
         dense_bytes: 5 << 20,
         text_bytes: 3 << 20,
         io_bytes: 1 << 20,
+        n_threads: 2,
         context: 512,
         kv: KvType::F16,
         budget_bytes: budget,

@@ -1,0 +1,175 @@
+//! The steps of opening a model, one function each.
+
+use std::path::PathBuf;
+use std::thread;
+
+use forerun_compute::{
+    Backend, ComputeError, Cpu, KvType, Reference, Rounding, StackConfig, Tensor, Weights,
+};
+use forerun_model::metadata::float;
+use forerun_model::{KeyValue, KeyValues, LayerId, ModelShape};
+use forerun_scheduler::CachePolicy;
+use forerun_storage::{Catalog, Gguf, Resident};
+
+use super::PAGE_BYTES;
+use crate::DecodeError;
+use crate::config::{BackendChoice, EngineConfig, ModelSource};
+use crate::memory_plan::{MemoryPlan, SlotWish};
+use crate::sampler::SamplerConfig;
+use crate::telemetry::Decision;
+use crate::text::{ChatTemplate, Tokenizer};
+
+pub(super) fn open(model: &ModelSource) -> Result<(Gguf, PathBuf), DecodeError> {
+    Ok(match model {
+        ModelSource::Path(path) => (Gguf::open(path)?, path.clone()),
+        ModelSource::Embedded { name, bytes } => {
+            (Gguf::open_bytes(name, bytes.clone())?, PathBuf::from(name))
+        }
+    })
+}
+
+pub(super) fn template(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, DecodeError> {
+    match gguf.metadata.get("tokenizer.chat_template") {
+        Some(KeyValue::Text(source)) => Ok(Some(ChatTemplate::new(source, tokenizer)?)),
+        _ => Ok(None),
+    }
+}
+
+/// Binds a file's resident tensors and its experts' layouts for computing.
+///
+/// # Errors
+/// [`DecodeError`] for a missing tensor or a type without a kernel.
+///
+/// # Panics
+/// When the catalog isn't of this shape.
+pub fn bind_weights(
+    shape: &ModelShape,
+    catalog: &Catalog,
+    resident: &Resident,
+) -> Result<Weights, DecodeError> {
+    let layout = |layer: LayerId| *catalog.layout(layer).expect("the catalog has every layer of the shape");
+    let layouts: Vec<_> = shape.layer_ids().map(layout).collect();
+    let weights = Weights::bind(shape, &layouts, |name| {
+        let tensor = resident.get(name)?;
+        let dims = tensor.dims.as_slice();
+        let length = |dim: Option<&u64>| usize::try_from(dim.copied().unwrap_or(1)).unwrap_or(usize::MAX);
+        let (n_cols, n_rows) = (length(dims.first()), length(dims.get(1)));
+        Some(Tensor::new(name, tensor.quant, n_rows, n_cols, tensor.bytes.clone()))
+    });
+    weights.map_err(|error| match error {
+        ComputeError::Shape(shape) => shape.into(),
+        other => other.into(),
+    })
+}
+
+/// Values outside their range are as if the file said nothing: they are suggestions.
+pub(super) fn suggested_sampling(gguf: &Gguf) -> Option<SamplerConfig> {
+    #[expect(clippy::cast_possible_truncation, reason = "a sampling parameter is used as f32")]
+    let number = |name: &str| {
+        let key = format!("general.sampling.{name}");
+        float(&gguf.metadata, &key).ok().flatten().map(|value| value as f32)
+    };
+    let temperature = number("temp")?;
+    let mut config = SamplerConfig { temperature, ..SamplerConfig::default() };
+    if let Some(KeyValue::Integer(k)) = gguf.metadata.get("general.sampling.top_k") {
+        config.top_k = usize::try_from(k).unwrap_or(config.top_k);
+    }
+    config.top_p = number("top_p").unwrap_or(config.top_p);
+    config.min_p = number("min_p").unwrap_or(config.min_p);
+    config.validate().is_ok().then_some(config)
+}
+
+pub(super) fn context(
+    config: &EngineConfig,
+    shape: &ModelShape,
+    decisions: &mut Vec<Decision>,
+) -> Result<usize, DecodeError> {
+    let context_max = shape.context_max;
+    let context = config.context.unwrap_or_else(|| {
+        let context = context_max.min(EngineConfig::CONTEXT_DEFAULT);
+        let reason = format!("the model was trained for {context_max}; --ctx changes it");
+        decisions.push(Decision::new("ctx", context, reason));
+        context
+    });
+    if context == 0 || context > context_max {
+        return Err(DecodeError::Context { context, context_max });
+    }
+    Ok(context)
+}
+
+/// Mapped tensors count whole pages; those of an embedded model are part of the program.
+pub(super) fn dense_bytes(resident: &Resident, model: &ModelSource, weights: &Weights) -> u64 {
+    let mapped = match model {
+        ModelSource::Embedded { .. } => 0,
+        ModelSource::Path(_) => resident
+            .tensors()
+            .iter()
+            .map(|tensor| (tensor.bytes.len() + PAGE_BYTES).next_multiple_of(PAGE_BYTES) as u64)
+            .sum(),
+    };
+    mapped + weights.own_bytes()
+}
+
+/// What the header's remaining values and the tensor list take, about.
+pub(super) fn header_bytes(gguf: &Gguf) -> u64 {
+    const PER_TENSOR: u64 = 160;
+    const PER_KEY: u64 = 256;
+    gguf.tensors().len() as u64 * PER_TENSOR + gguf.metadata.entries().len() as u64 * PER_KEY
+}
+
+pub(super) fn policy(slots: SlotWish) -> CachePolicy {
+    if slots == SlotWish::PerLayer(0) { CachePolicy::KeepNone } else { CachePolicy::Lru }
+}
+
+pub(super) fn kv_type(backend: BackendChoice) -> KvType {
+    match backend {
+        BackendChoice::Cpu | BackendChoice::Reference(Rounding::LikeQuantised) => KvType::F16,
+        BackendChoice::Reference(Rounding::None) => KvType::F32,
+    }
+}
+
+/// The reference computes on one thread, whatever is asked for.
+pub(super) fn threads(config: &EngineConfig, decisions: &mut Vec<Decision>) -> usize {
+    match (config.backend, config.n_threads) {
+        (BackendChoice::Reference(_), _) => 1,
+        (BackendChoice::Cpu, Some(n)) => n.max(1),
+        (BackendChoice::Cpu, None) => {
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            decisions.push(Decision::new("threads", cores, "one per core".into()));
+            cores
+        }
+    }
+}
+
+pub(super) fn backend(
+    config: &EngineConfig,
+    weights: Weights,
+    plan: &MemoryPlan,
+    n_threads: usize,
+    decisions: &mut Vec<Decision>,
+) -> Result<Box<dyn Backend + Send>, DecodeError> {
+    let kv = kv_type(config.backend);
+    let stack = StackConfig { n_sequences: 1, context: plan.context, rows_max: plan.rows_max, kv };
+    match config.backend {
+        BackendChoice::Reference(rounding) => Ok(Box::new(Reference::reference(weights, stack, rounding))),
+        BackendChoice::Cpu => {
+            let cpu = Cpu::cpu(weights, stack, n_threads)?;
+            let reason = "the fastest that this CPU can run".into();
+            decisions.push(Decision::new("kernels", cpu.kernels(), reason));
+            Ok(Box::new(cpu))
+        }
+    }
+}
+
+pub(super) fn explain(plan: &MemoryPlan, config: &EngineConfig, decisions: &mut Vec<Decision>) {
+    if config.slots == SlotWish::Fill {
+        let reason = match plan.budget {
+            None => "no budget was given, so every expert may stay".to_owned(),
+            Some(_) if plan.n_slots == plan.n_experts => "the budget holds every expert".to_owned(),
+            Some(_) => format!("what the budget leaves, of {} experts", plan.n_experts),
+        };
+        decisions.push(Decision::new("slots", plan.n_slots, reason));
+    }
+    let reason = "the largest step whose scratch the budget affords".to_owned();
+    decisions.push(Decision::new("prefill rows", plan.rows_max, reason));
+}
