@@ -16,7 +16,7 @@ const FILE_LINES_MAX: usize = 400;
 const FUNCTION_LINES_MAX: usize = 60;
 
 /// Files that may be longer: path and lines. An entry may shrink, and none may be added.
-const LONG_FILES: &[(&str, usize)] = &[("crates/model/src/shape.rs", 457)];
+const LONG_FILES: &[(&str, usize)] = &[];
 
 /// Functions that may be longer: `path::name` and lines. An entry may shrink, and none may be added.
 const LONG_FUNCTIONS: &[(&str, usize)] = &[];

@@ -73,6 +73,10 @@ struct Chat {
 impl Chat {
     /// One question, one answer. A question that can't be answered is taken back, and the conversation goes on.
     fn turn(&mut self, text: &str, interrupt: &Interrupt) -> Result<(), Box<dyn Error>> {
+        if let Err(error) = self.loaded.engine.check_prompt_size(text) {
+            eprintln!("forerun: {error}");
+            return Ok(());
+        }
         self.messages.push(Message::user(text));
         match self.answer(interrupt) {
             Ok(answer) => {

@@ -62,6 +62,7 @@ fn prompt(args: &RunArgs) -> Result<String, Box<dyn Error>> {
 
 /// The prompt's tokens, and what is known of thoughts in the answer.
 fn encode(args: &RunArgs, loaded: &Loaded, prompt: &str) -> Result<(Vec<TokenId>, Thoughts), Box<dyn Error>> {
+    loaded.engine.check_prompt_size(prompt)?;
     let tokenizer = loaded.engine.tokenizer();
     if args.raw {
         return Ok((tokenizer.encode_special(prompt)?, Thoughts::none()));

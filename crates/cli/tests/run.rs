@@ -50,6 +50,13 @@ fn a_prompt_can_come_from_standard_input() {
 }
 
 #[test]
+fn an_absurd_prompt_is_refused_before_it_is_tokenised() {
+    let output = talk(&["run", "-q"], &"abc ".repeat(4 << 20));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("16777216 bytes"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn thoughts_are_kept_apart() {
     let answer = json(&["run", "--thinking", "on", "--json", "-q", "What is 27 + 45?"]);
     assert_eq!(answer["text"], "27 + 45 = 72.");

@@ -219,6 +219,22 @@ impl Engine {
         self.suggested.as_ref()
     }
 
+    /// Refuses a prompt that can't fit whatever its tokens are, before memory is spent on tokenising it.
+    ///
+    /// # Errors
+    /// [`DecodeError::PromptTooLarge`].
+    pub fn check_prompt_size(&self, text: &str) -> Result<(), DecodeError> {
+        /// Normalisation may compose what was decomposed; no composition is shorter than a third.
+        const SHRINKS_BY: usize = 3;
+        let token_bytes = self.tokenizer.vocabulary().token_bytes_max().max(1);
+        let (prompt_bytes, context) = (text.len(), self.plan.context);
+        let tokens_min = prompt_bytes / (SHRINKS_BY * token_bytes);
+        if tokens_min >= context {
+            return Err(DecodeError::PromptTooLarge { prompt_bytes, tokens_min, context });
+        }
+        Ok(())
+    }
+
     /// Where the memory goes.
     pub fn plan(&self) -> &MemoryPlan {
         &self.plan

@@ -71,6 +71,19 @@ pub enum DecodeError {
         /// Tokens of the context.
         context: usize,
     },
+    /// A prompt so long that it isn't worth tokenising.
+    #[error(
+        "the prompt has {prompt_bytes} bytes, so at least {tokens_min} tokens, but the context holds {context}; \
+         raise --ctx or shorten the prompt"
+    )]
+    PromptTooLarge {
+        /// Bytes of the prompt.
+        prompt_bytes: usize,
+        /// Fewest tokens that these can be.
+        tokens_min: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
     /// Nothing to answer.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
