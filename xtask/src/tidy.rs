@@ -27,6 +27,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/arena/src/memory.rs",
     "crates/compute/src/dot/avx2.rs",
     "crates/compute/src/dot/avx2_blocks.rs",
+    "crates/decode/src/heap.rs",
     "crates/storage/src/backend/mmap.rs",
     "crates/storage/src/resident.rs",
     "crates/storage/tests/support/allocations.rs",

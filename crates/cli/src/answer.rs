@@ -8,6 +8,7 @@ use forerun_decode::{Event, Generation, Report, Telemetry, bytes_text};
 
 use crate::interrupt::Interrupt;
 use crate::progress::{Bar, Unit};
+use crate::say::piece;
 
 /// Where an answer goes while it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,29 +42,34 @@ pub(crate) fn show(
     let (mut text, mut thought) = (String::new(), String::new());
     let mut out = Out::new(show);
     let mut bar = None;
-    while !interrupt.is_set() {
-        match generation.next()? {
-            None => break,
-            Some(Event::Prompt { n_read, n_tokens }) => {
+    let outcome = loop {
+        if interrupt.is_set() {
+            break Ok(());
+        }
+        match generation.next() {
+            Err(error) => break Err(error),
+            Ok(None) => break Ok(()),
+            Ok(Some(Event::Prompt { n_read, n_tokens })) => {
                 let bar =
                     bar.get_or_insert_with(|| Bar::new("reading", Unit::Tokens, n_tokens as u64, quiet));
                 bar.set(n_read as u64);
             }
-            Some(Event::Text(piece)) => {
+            Ok(Some(Event::Text(more))) => {
                 bar = None;
-                let parts = thoughts.push(&piece);
+                let parts = thoughts.push(&more);
                 out.write(&parts.thought, &parts.answer)?;
                 thought.push_str(&parts.thought);
                 text.push_str(&parts.answer);
             }
         }
-    }
+    };
     drop(bar);
     let parts = thoughts.finish();
     out.write(&parts.thought, &parts.answer)?;
     thought.push_str(&parts.thought);
     text.push_str(&parts.answer);
     out.end(&text)?;
+    outcome?;
     Ok(Answer { text, thoughts: thought, report: generation.finish() })
 }
 
@@ -80,16 +86,14 @@ impl Out {
 
     fn write(&mut self, thought: &str, answer: &str) -> io::Result<()> {
         if !thought.is_empty() && self.show == Show::Everything {
-            let mut stderr = io::stderr().lock();
             if self.dim && !self.thinking {
-                write!(stderr, "\x1b[2m")?;
+                piece("\x1b[2m");
             }
             self.thinking = true;
-            write!(stderr, "{thought}")?;
-            stderr.flush()?;
+            piece(thought);
         }
         if !answer.is_empty() && self.show != Show::Nothing {
-            self.end_thoughts()?;
+            self.end_thoughts();
             let mut stdout = io::stdout().lock();
             stdout.write_all(answer.as_bytes())?;
             stdout.flush()?;
@@ -97,17 +101,15 @@ impl Out {
         Ok(())
     }
 
-    fn end_thoughts(&mut self) -> io::Result<()> {
+    fn end_thoughts(&mut self) {
         if std::mem::take(&mut self.thinking) {
-            let mut stderr = io::stderr().lock();
-            writeln!(stderr, "{}", if self.dim { "\x1b[0m" } else { "" })?;
+            piece(if self.dim { "\x1b[0m\n" } else { "\n" });
         }
-        Ok(())
     }
 
     fn end(&mut self, text: &str) -> io::Result<()> {
-        self.end_thoughts()?;
-        if self.show != Show::Nothing && !text.ends_with('\n') {
+        self.end_thoughts();
+        if self.show != Show::Nothing && !text.is_empty() && !text.ends_with('\n') {
             let mut stdout = io::stdout().lock();
             stdout.write_all(b"\n")?;
             stdout.flush()?;

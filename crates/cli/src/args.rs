@@ -35,8 +35,8 @@ pub(crate) struct ModelArgs {
     pub(crate) memory: Option<u64>,
 
     /// Tokens of context; default: the model's own, at most 4096
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) ctx: Option<usize>,
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ctx: Option<u32>,
 
     /// Experts kept in memory, per layer on average; 0 keeps none; default: what the budget holds
     #[arg(long, value_name = "N")]
@@ -71,7 +71,7 @@ pub(crate) struct ModelArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SamplingArgs {
     /// 0 takes the most probable token always; default: the file's suggestion, or 0
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
     pub(crate) temp: Option<f32>,
 
     /// Only this many of the most probable tokens; 0 for all
@@ -79,23 +79,23 @@ pub(crate) struct SamplingArgs {
     pub(crate) top_k: Option<usize>,
 
     /// Only the fewest tokens whose probabilities reach this sum
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
     pub(crate) top_p: Option<f32>,
 
     /// Only tokens with at least this share of the largest probability
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = share)]
     pub(crate) min_p: Option<f32>,
 
     /// Divides logits of tokens that occurred; 1 changes nothing
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = factor)]
     pub(crate) repeat_penalty: Option<f32>,
 
     /// Taken from logits of tokens in the answer
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
     pub(crate) presence_penalty: Option<f32>,
 
     /// Taken from logits of tokens in the answer, as often as they occur
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
     pub(crate) frequency_penalty: Option<f32>,
 
     /// The same seed gives the same answer; default: another one each time
@@ -107,7 +107,7 @@ pub(crate) struct SamplingArgs {
     pub(crate) max_tokens: Option<usize>,
 
     /// Text that ends the answer; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) stop: Vec<String>,
 
     /// Whether the model thinks before it answers; auto: the template's choice, off for the embedded model
@@ -180,8 +180,6 @@ pub(crate) enum Io {
     Mmap,
     /// The whole file in memory
     Memory,
-    /// io_uring (not in this version)
-    Uring,
 }
 
 impl From<Io> for IoChoice {
@@ -191,7 +189,6 @@ impl From<Io> for IoChoice {
             Io::Pread => Self::Pread,
             Io::Mmap => Self::Mmap,
             Io::Memory => Self::Memory,
-            Io::Uring => Self::Uring,
         }
     }
 }
@@ -221,6 +218,31 @@ pub(crate) enum ThinkingName {
     Auto,
     On,
     Off,
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, "0 to 100", |v| (0.0..=100.0).contains(&v))
+}
+
+fn top_p(text: &str) -> Result<f32, String> {
+    number(text, "above 0 and at most 1", |v| v > 0.0 && v <= 1.0)
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    number(text, "0 to 1", |v| (0.0..=1.0).contains(&v))
+}
+
+fn factor(text: &str) -> Result<f32, String> {
+    number(text, "above 0 and at most 100", |v| v > 0.0 && v <= 100.0)
+}
+
+fn penalty(text: &str) -> Result<f32, String> {
+    number(text, "-100 to 100", |v| (-100.0..=100.0).contains(&v))
+}
+
+fn number(text: &str, range: &str, is_right: impl Fn(f32) -> bool) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|&value| is_right(value));
+    value.ok_or_else(|| format!("it must be a number, {range}"))
 }
 
 #[cfg(test)]

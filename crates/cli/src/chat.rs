@@ -13,6 +13,7 @@ use crate::answer::{Answer, Show, show, summary};
 use crate::args::ChatArgs;
 use crate::interrupt::Interrupt;
 use crate::load::{Loaded, load};
+use crate::say::say;
 
 const HELP: &str = "/reset forgets the conversation, /exit (or Ctrl-D) ends it, Ctrl-C stops an answer";
 /// This share of the context is kept free for an answer when old turns are dropped.
@@ -34,22 +35,19 @@ pub(crate) fn chat(args: &ChatArgs) -> Result<Outcome, Box<dyn Error>> {
     };
     let mut editor = DefaultEditor::new()?;
     if !chat.quiet {
-        eprintln!("forerun: {HELP}");
+        say!("{HELP}");
     }
     loop {
-        let line = match editor.readline("> ") {
+        let line = match interrupt.while_idle(|| editor.readline("> ")) {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => return Ok(Outcome::Done),
             Err(error) => return Err(error.into()),
         };
-        if interrupt.is_set() {
-            return Ok(Outcome::Interrupted);
-        }
         match line.trim() {
             "" => continue,
             "/exit" | "/quit" => return Ok(Outcome::Done),
-            "/help" => eprintln!("{HELP}"),
+            "/help" => say!("{HELP}"),
             "/reset" => chat.messages.truncate(chat.n_system),
             text => {
                 editor.add_history_entry(text)?;
@@ -71,73 +69,86 @@ struct Chat {
 }
 
 impl Chat {
-    /// One question, one answer. A question that can't be answered is taken back, and the conversation goes on.
+    /// One question, one answer. A question that can't be answered is taken back, and the conversation goes on as it
+    /// was before.
     fn turn(&mut self, text: &str, interrupt: &Interrupt) -> Result<(), Box<dyn Error>> {
-        if let Err(error) = self.loaded.engine.check_prompt_size(text) {
-            eprintln!("forerun: {error}");
-            return Ok(());
-        }
         self.messages.push(Message::user(text));
         match self.answer(interrupt) {
-            Ok(answer) => {
-                if answer.report.finish_reason == FinishReason::Length && !self.quiet {
-                    eprintln!(
-                        "forerun: the answer was cut: the context is full, or --max-tokens was reached"
-                    );
-                }
-                if !self.quiet {
-                    eprintln!("forerun: {}", summary(&answer.report.telemetry));
-                }
-                let mut message = Message::assistant(answer.text);
-                message.reasoning_content = Some(answer.thoughts).filter(|thoughts| !thoughts.is_empty());
-                self.messages.push(message);
-                Ok(())
-            }
+            Ok(answer) => self.keep(answer),
             Err(error) => {
                 self.messages.pop();
                 match error.downcast_ref::<DecodeError>() {
-                    Some(_) => eprintln!("forerun: {}", crate::chain(&*error)),
+                    Some(_) => say!("{}", crate::chain(&*error)),
                     None => return Err(error),
                 }
-                Ok(())
             }
         }
+        Ok(())
+    }
+
+    /// Adds the answer to the conversation; a question that was interrupted before any answer is taken back.
+    fn keep(&mut self, answer: Answer) {
+        let reason = answer.report.finish_reason;
+        if reason == FinishReason::Length && !self.quiet {
+            say!("the answer was cut: the context is full, or --max-tokens was reached");
+        }
+        if !self.quiet {
+            say!("{}", summary(&answer.report.telemetry));
+        }
+        if reason == FinishReason::Interrupted && answer.text.is_empty() {
+            self.messages.pop();
+            return;
+        }
+        let mut message = Message::assistant(answer.text);
+        message.reasoning_content = Some(answer.thoughts).filter(|thoughts| !thoughts.is_empty());
+        self.messages.push(message);
     }
 
     fn answer(&mut self, interrupt: &Interrupt) -> Result<Answer, Box<dyn Error>> {
-        let (prompt, thoughts) = self.fitting_prompt()?;
+        let question = self.messages.last().and_then(|message| message.content.as_deref());
+        self.loaded.engine.check_prompt_size(question.unwrap_or_default())?;
+        let Fitting { prompt, thoughts, n_dropped } = self.fit()?;
         let Loaded { engine, generation, .. } = &mut self.loaded;
         let generation = Generation::new(engine, &mut self.session, prompt, generation)?;
+        if n_dropped > 0 {
+            self.messages.drain(self.n_system..self.n_system + n_dropped);
+            if !self.quiet {
+                say!("the context is full: the {n_dropped} oldest messages were dropped");
+            }
+        }
         let shown = if self.quiet { Show::AnswerOnly } else { Show::Everything };
         show(generation, thoughts, shown, interrupt, self.quiet)
     }
 
-    /// Renders the conversation; drops its oldest turns until an answer fits as well.
-    fn fitting_prompt(&mut self) -> Result<(Vec<TokenId>, Thoughts), DecodeError> {
+    /// The prompt of the conversation, without as many of its oldest turns as it takes to leave room for an answer.
+    fn fit(&self) -> Result<Fitting, DecodeError> {
         let context = self.loaded.engine.plan().context;
+        let (system, later) = self.messages.split_at(self.n_system);
         let mut n_dropped = 0;
         loop {
-            let request =
-                RenderRequest { thinking: self.loaded.thinking, ..RenderRequest::new(&self.messages) };
+            let messages = [system, &later[n_dropped..]].concat();
+            let request = RenderRequest { thinking: self.loaded.thinking, ..RenderRequest::new(&messages) };
             let rendered = self.loaded.engine.template()?.render(&request)?;
-            let tokens = rendered.encode(self.loaded.engine.tokenizer())?;
-            let fits = tokens.len() + context / ANSWER_SHARE <= context;
-            if fits || !self.drop_oldest_turn() {
-                if n_dropped > 0 && !self.quiet {
-                    eprintln!("forerun: the context is full: {n_dropped} oldest turns were dropped");
+            let prompt = rendered.encode(self.loaded.engine.tokenizer())?;
+            let fits = prompt.len() + context / ANSWER_SHARE <= context;
+            let is_question = |message: &Message| message.role == Role::User;
+            // The next question after the oldest begins the next turn.
+            let next = later[n_dropped..].iter().skip(1).position(is_question);
+            match next.filter(|_| !fits) {
+                Some(n) => n_dropped += n + 1,
+                None => {
+                    let thoughts = Thoughts::after(&rendered.text());
+                    return Ok(Fitting { prompt, thoughts, n_dropped });
                 }
-                return Ok((tokens, Thoughts::after(&rendered.text())));
             }
-            n_dropped += 1;
         }
     }
+}
 
-    /// Drops the oldest question and its answers; `false` when only the newest question is left.
-    fn drop_oldest_turn(&mut self) -> bool {
-        let later = &self.messages[self.n_system..];
-        let is_question = |message: &&Message| message.role == Role::User;
-        let Some(n) = later.iter().skip(1).position(|message| is_question(&message)) else { return false };
-        self.messages.drain(self.n_system..self.n_system + n + 1);
-        true
-    }
+/// A prompt that leaves room for an answer.
+struct Fitting {
+    prompt: Vec<TokenId>,
+    thoughts: Thoughts,
+    /// Oldest messages that it leaves out.
+    n_dropped: usize,
 }

@@ -11,6 +11,7 @@ use crate::args::{BackendName, ModelArgs, SamplingArgs, ThinkingName};
 use crate::embedded;
 use crate::interrupt::Interrupt;
 use crate::progress::{Bar, Unit};
+use crate::say::say;
 
 /// A model that is ready, and how it is to answer.
 pub(crate) struct Loaded {
@@ -31,7 +32,7 @@ pub(crate) fn load(
     let is_embedded = matches!(source, ModelSource::Embedded { .. });
     let mut config = EngineConfig::new(source);
     config.budget_bytes = model.memory;
-    config.context = model.ctx;
+    config.context = model.ctx.map(|ctx| usize::try_from(ctx).unwrap_or(usize::MAX));
     config.slots = model.slots.map_or(SlotWish::Fill, SlotWish::PerLayer);
     config.io = model.io.into();
     config.n_threads = model.threads.map(usize::from);
@@ -41,7 +42,7 @@ pub(crate) fn load(
     };
     let engine = Engine::open(&config)?;
     let mut decisions = Vec::new();
-    let generation = generation(sampling, &engine, &mut decisions)?;
+    let generation = generation(sampling, &engine, &mut decisions);
     let thinking = thinking(sampling.thinking, is_embedded, &mut decisions);
     if !model.quiet {
         report(&engine, &decisions);
@@ -68,22 +69,18 @@ fn warm_up(engine: &Engine, quiet: bool, interrupt: &Interrupt) -> bool {
 
 fn report(engine: &Engine, decisions: &[Decision]) {
     for Decision { what, choice, reason } in engine.decisions().iter().chain(decisions) {
-        eprintln!("forerun: {what}: {choice} ({reason})");
+        say!("{what}: {choice} ({reason})");
     }
     if engine.plan().budget.is_some() {
-        eprintln!("forerun: memory\n{}", engine.plan());
+        say!("memory\n{}", engine.plan());
     }
     let unknown = engine.unknown_tensors();
     if let Some(first) = unknown.first() {
-        eprintln!("forerun: warning: {} tensors of the file are not used, such as `{first}`", unknown.len());
+        say!("warning: {} tensors of the file are not used, such as `{first}`", unknown.len());
     }
 }
 
-fn generation(
-    args: &SamplingArgs,
-    engine: &Engine,
-    decisions: &mut Vec<Decision>,
-) -> Result<GenerationConfig, Box<dyn Error>> {
+fn generation(args: &SamplingArgs, engine: &Engine, decisions: &mut Vec<Decision>) -> GenerationConfig {
     let base = match engine.suggested_sampling() {
         Some(suggested) if args.temp.is_none() => {
             let choice = format!("temperature {}", suggested.temperature);
@@ -116,8 +113,7 @@ fn generation(
         frequency_penalty: args.frequency_penalty.unwrap_or(base.frequency_penalty),
         seed,
     };
-    sampler.validate()?;
-    Ok(GenerationConfig { sampler, max_tokens: args.max_tokens, stops: args.stop.clone(), ignore_end: false })
+    GenerationConfig { sampler, max_tokens: args.max_tokens, stops: args.stop.clone() }
 }
 
 /// A seed from the standard library's own random state, cut to 32 bits so that it is easy to type again.

@@ -12,6 +12,7 @@ mod interrupt;
 mod load;
 mod progress;
 mod run;
+mod say;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
+use say::say;
 
 /// How a command ended, if not by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Interrupted) => ExitCode::from(130),
         Err(error) if is_closed_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forerun: {}", chain(&*error));
+            say!("{}", chain(&*error));
             ExitCode::FAILURE
         }
     }

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
 
+use clap::CommandFactory;
+use clap::error::ErrorKind;
 use forerun_decode::text::{Message, RenderRequest, Thoughts};
 use forerun_decode::{FinishReason, Generation, Report, Session, Telemetry};
 use forerun_model::TokenId;
@@ -10,20 +12,23 @@ use serde::Serialize;
 
 use crate::Outcome;
 use crate::answer::{Show, show, summary};
-use crate::args::RunArgs;
+use crate::args::{Args, RunArgs};
 use crate::interrupt::Interrupt;
 use crate::load::{Loaded, load};
-
-/// Most bytes of a prompt from standard input: far more than any context holds.
-const STDIN_BYTES_MAX: u64 = 64 << 20;
+use crate::say::say;
 
 /// Answers one prompt.
 pub(crate) fn run(args: &RunArgs) -> Result<Outcome, Box<dyn Error>> {
-    let prompt = prompt(args)?;
+    let has_prompt = args.prompt_flag.is_some() || args.prompt.is_some();
+    if !has_prompt && io::stdin().is_terminal() {
+        let words = "no prompt: give it as the last argument, with -p, or on standard input";
+        Args::command().error(ErrorKind::MissingRequiredArgument, words).exit();
+    }
     let interrupt = Interrupt::install()?;
     let Some(mut loaded) = load(&args.model, &args.sampling, &interrupt)? else {
         return Ok(Outcome::Interrupted);
     };
+    let prompt = prompt(args, &loaded, &interrupt)?;
     let (tokens, thoughts) = encode(args, &loaded, &prompt)?;
     let mut session = Session::new();
     let generation = Generation::new(&mut loaded.engine, &mut session, tokens, &loaded.generation)?;
@@ -37,7 +42,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome, Box<dyn Error>> {
     if args.json {
         print_json(&answer.text, &answer.thoughts, &answer.report)?;
     } else if !args.model.quiet {
-        eprintln!("forerun: {}", summary(&answer.report.telemetry));
+        say!("{}", summary(&answer.report.telemetry));
     }
     Ok(match answer.report.finish_reason {
         FinishReason::Interrupted => Outcome::Interrupted,
@@ -45,17 +50,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome, Box<dyn Error>> {
     })
 }
 
-fn prompt(args: &RunArgs) -> Result<String, Box<dyn Error>> {
+/// The prompt from the arguments or standard input, of which no more is read than could fit the context.
+fn prompt(args: &RunArgs, loaded: &Loaded, interrupt: &Interrupt) -> Result<String, Box<dyn Error>> {
     if let Some(prompt) = args.prompt_flag.as_ref().or(args.prompt.as_ref()) {
         return Ok(prompt.clone());
     }
-    if io::stdin().is_terminal() {
-        return Err("no prompt: give it as the last argument, with -p, or on standard input".into());
-    }
+    let bytes_max = loaded.engine.prompt_bytes_max() as u64;
     let mut bytes = Vec::new();
-    io::stdin().lock().take(STDIN_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > STDIN_BYTES_MAX {
-        return Err(format!("the prompt on standard input has more than {STDIN_BYTES_MAX} bytes").into());
+    interrupt.while_idle(|| io::stdin().lock().take(bytes_max).read_to_end(&mut bytes))?;
+    if bytes.len() as u64 == bytes_max {
+        let context = loaded.engine.plan().context;
+        return Err(format!("the prompt on standard input has {bytes_max} bytes or more, which no context of {context} tokens holds; raise --ctx or shorten it").into());
     }
     String::from_utf8(bytes).map_err(|e| format!("the prompt on standard input is not UTF-8: {e}").into())
 }

@@ -175,9 +175,17 @@ impl Coded {
     }
 }
 
-/// Codes one group and returns its scale. A group whose largest value is too small to divide by is all zero.
+/// Codes one group and returns its scale. A group whose largest value is too small to divide by is all zero. A group
+/// with a value that isn't finite has a scale that isn't a number, so that every product with it isn't either and the
+/// damage is seen at the end.
 fn quantise(x: &[f32], codes: &mut [i8]) -> f32 {
+    // Without an early end, so that the loop has no branch a value.
+    let is_damaged = x.iter().fold(false, |damaged, v| damaged | !v.is_finite());
     let largest = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+    if is_damaged {
+        codes.fill(0);
+        return f32::NAN;
+    }
     let inverse = 127.0 / largest;
     if !inverse.is_finite() || inverse == 0.0 {
         codes.fill(0);
@@ -238,11 +246,20 @@ mod tests {
     }
 
     #[test]
-    fn odd_groups_are_zero_and_nothing_panics() {
-        for fill in [0.0, f32::MIN_POSITIVE / 4.0, f32::INFINITY, f32::NAN] {
+    fn tiny_groups_are_zero() {
+        for fill in [0.0, f32::MIN_POSITIVE / 4.0] {
             let mut codes = [1; 32];
             assert_eq!(quantise(&[fill; 32], &mut codes), 0.0, "{fill}");
             assert_eq!(codes, [0; 32]);
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_passed_on() {
+        for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let mut x = [1.0; 32];
+            x[17] = bad;
+            assert!(quantise(&x, &mut [1; 32]).is_nan(), "{bad}");
         }
     }
 }

@@ -3,15 +3,13 @@
 //! Keys are walked from position 0 in blocks of [`BLOCK`] with a running maximum, so that a row's sum has one order
 //! whatever else is in its step.
 
-use forerun_model::AttentionShape;
+use forerun_model::{AttentionShape, HEAD_DIM_MAX};
 
 use crate::kv_cache::KvRows;
 use crate::ops::dot;
 
 /// Keys per block.
 pub const BLOCK: usize = 32;
-/// Widest head, as the header's limit says.
-const HEAD_DIM_MAX: usize = 1024;
 
 /// `out = softmax(q k / sqrt(head_dim)) v` over the first `n_keys` rows of the cache, for query head `head`.
 #[expect(clippy::cast_precision_loss, reason = "a head has few channels")]

@@ -25,7 +25,8 @@ pub struct Row {
 pub struct Step<'a> {
     /// The sequence.
     pub sequence: SequenceIdx,
-    /// Tokens that the sequence holds already. Zero starts it anew; any other number must be what was accepted.
+    /// Tokens that the sequence holds already. Zero starts it anew: what it held is forgotten when the step begins,
+    /// whether or not the step is ever accepted. Any other number must be what was accepted.
     pub past: usize,
     /// The tokens, at least one.
     pub rows: &'a [Row],
@@ -89,7 +90,8 @@ impl StepOutput {
 /// between `mix_route` of a layer and `mix_route` of the next. The bits of a row's results depend on nothing but the
 /// sequence's tokens: not on the other rows of the step, the order of experts, or the number of threads.
 ///
-/// A step that fails or is abandoned changes nothing: the next `begin` starts from what was last accepted.
+/// A step that fails or is abandoned changes nothing: the next `begin` starts from what was last accepted. Only a step
+/// from past 0 forgets what the sequence held as soon as it begins.
 pub trait Backend {
     /// Takes the rows of a step and embeds them.
     ///

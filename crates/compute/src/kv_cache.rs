@@ -1,7 +1,7 @@
 //! Keys and values of one attention layer, row by row, in f32 or f16.
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,8 @@ pub struct KvRows {
 #[derive(Debug)]
 enum Store {
     F32(Vec<f32>),
-    F16(Vec<f16>),
+    /// Bits of half floats: a vector of zero integers isn't touched before it is written.
+    F16(Vec<u16>),
 }
 
 impl KvRows {
@@ -40,7 +41,7 @@ impl KvRows {
     pub fn new(kv: KvType, context: usize, width: usize) -> Self {
         let store = match kv {
             KvType::F32 => Store::F32(vec![0.0; context * width]),
-            KvType::F16 => Store::F16(vec![f16::ZERO; context * width]),
+            KvType::F16 => Store::F16(vec![0; context * width]),
         };
         Self { width, store }
     }
@@ -50,7 +51,7 @@ impl KvRows {
         let range = row * self.width..(row + 1) * self.width;
         match &mut self.store {
             Store::F32(rows) => rows[range].copy_from_slice(values),
-            Store::F16(rows) => rows[range].convert_from_f32_slice(values),
+            Store::F16(rows) => rows[range].reinterpret_cast_mut::<f16>().convert_from_f32_slice(values),
         }
     }
 
@@ -59,7 +60,9 @@ impl KvRows {
         let start = row * self.width + column;
         match &self.store {
             Store::F32(rows) => out.copy_from_slice(&rows[start..start + out.len()]),
-            Store::F16(rows) => rows[start..start + out.len()].convert_to_f32_slice(out),
+            Store::F16(rows) => {
+                rows[start..start + out.len()].reinterpret_cast::<f16>().convert_to_f32_slice(out);
+            }
         }
     }
 }

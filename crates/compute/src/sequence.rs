@@ -79,7 +79,7 @@ impl Sequence {
     /// Bytes of keys and values that [`Self::new`] allocates.
     pub fn kv_bytes(shape: &ModelShape, kv: KvType, context: usize) -> u64 {
         let per_token = 2 * shape.attention.kv_width() * kv.value_bytes();
-        (shape.n_layers_of(LayerKind::Attention) * per_token) as u64 * context as u64
+        ((shape.n_layers_of(LayerKind::Attention) * per_token) as u64).saturating_mul(context as u64)
     }
 
     /// Bytes of recurrent states that [`Self::new`] allocates.

@@ -26,8 +26,6 @@ pub enum ModelSource {
 pub enum IoChoice {
     /// The engine chooses and says why.
     Auto,
-    /// io_uring.
-    Uring,
     /// Positioned reads on a few threads.
     Pread,
     /// A mapping of the file.
@@ -41,7 +39,6 @@ impl IoChoice {
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
-            Self::Uring => "uring",
             Self::Pread => "pread",
             Self::Mmap => "mmap",
             Self::Memory => "memory",

@@ -13,12 +13,12 @@ use forerun_storage::{Catalog, FileStore, Resident, ResidentMode, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
-use crate::io;
 use crate::memory_plan::{MemoryPlan, PlanInput};
 use crate::sampler::SamplerConfig;
 use crate::step::{Lookahead, StepLoop};
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer, VocabularyParts};
+use crate::{heap, io};
 pub use parts::bind_weights;
 
 /// Pages of this size are what a mapping rounds up to.
@@ -43,6 +43,8 @@ pub struct Engine {
     decisions: Vec<Decision>,
     clock: Arc<dyn Clock>,
     rows: Vec<Row>,
+    /// Counts how often the sequence was started anew.
+    epoch: u64,
 }
 
 /// What a caller may put in place of the engine's own choice.
@@ -98,6 +100,7 @@ impl Engine {
         for key in TEXT_KEYS {
             gguf.metadata.take(key);
         }
+        heap::release();
         let suggested = parts::suggested_sampling(&gguf);
         let resident = Resident::load(&shape, &gguf, ResidentMode::Mapped)?;
         let weights = bind_weights(&shape, &catalog, &resident)?;
@@ -105,7 +108,7 @@ impl Engine {
         let context = parts::context(config, &shape, &mut decisions)?;
         let n_threads = parts::threads(config, &mut decisions);
         let io = io::choose(config, &gguf, &catalog, &mut decisions)?;
-        let plan = MemoryPlan::new(&PlanInput {
+        let plan = PlanInput {
             shape: &shape,
             slot_bytes: catalog.slot_bytes().next_multiple_of(SLOT_ALIGN_BYTES) as u64,
             dense_bytes: parts::dense_bytes(&resident, &config.model, &weights),
@@ -114,9 +117,11 @@ impl Engine {
             n_threads,
             context,
             kv: parts::kv_type(config.backend),
+            token_bytes_max: tokenizer.vocabulary().token_bytes_max(),
             budget_bytes: config.budget_bytes,
             slots: config.slots,
-        })?;
+        };
+        let plan = parts::plan(plan, &mut decisions)?;
         parts::explain(&plan, config, &mut decisions);
         let backend = parts::backend(config, weights, &plan, n_threads, &mut decisions)?;
         let Parts { scheduler, predictor, lookahead, clock } = own;
@@ -147,6 +152,7 @@ impl Engine {
             decisions,
             clock,
             rows,
+            epoch: 0,
         })
     }
 
@@ -169,10 +175,21 @@ impl Engine {
             position: Position::text(position),
             wants_logits: wish == Logits::Last && i == last,
         }));
+        self.epoch += u64::from(past == 0);
         let step = Step { sequence: SequenceIdx(0), past, rows: &self.rows, may_reject: false };
         self.steps.run(&mut *self.backend, &mut self.scheduler, &step, &mut self.output)?;
         self.backend.accept(tokens.len())?;
         Ok((wish == Logits::Last).then(|| self.output.row(0)))
+    }
+
+    /// The logits of the last step that was asked for them.
+    pub(crate) fn last_logits(&self) -> &[f32] {
+        self.output.row(0)
+    }
+
+    /// How often the sequence was started anew: which session's tokens it holds.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Pages of the resident tensors, to be touched in order: reads them from disk before the first token needs
@@ -224,15 +241,19 @@ impl Engine {
     /// # Errors
     /// [`DecodeError::PromptTooLarge`].
     pub fn check_prompt_size(&self, text: &str) -> Result<(), DecodeError> {
-        /// Normalisation may compose what was decomposed; no composition is shorter than a third.
-        const SHRINKS_BY: usize = 3;
-        let token_bytes = self.tokenizer.vocabulary().token_bytes_max().max(1);
         let (prompt_bytes, context) = (text.len(), self.plan.context);
-        let tokens_min = prompt_bytes / (SHRINKS_BY * token_bytes);
-        if tokens_min >= context {
+        if prompt_bytes >= self.prompt_bytes_max() {
+            let tokens_min = prompt_bytes / (self.prompt_bytes_max() / context);
             return Err(DecodeError::PromptTooLarge { prompt_bytes, tokens_min, context });
         }
         Ok(())
+    }
+
+    /// Bytes of text that no longer fit the context, whatever their tokens are.
+    pub fn prompt_bytes_max(&self) -> usize {
+        /// Normalisation may compose what was decomposed; no composition is shorter than a third.
+        const SHRINKS_BY: usize = 3;
+        SHRINKS_BY * self.tokenizer.vocabulary().token_bytes_max().max(1) * self.plan.context
     }
 
     /// Where the memory goes.

@@ -84,6 +84,14 @@ pub enum DecodeError {
         /// Tokens of the context.
         context: usize,
     },
+    /// A session whose tokens the engine no longer holds.
+    #[error(
+        "the engine no longer holds this session's {n_tokens} tokens: another session was started; begin anew"
+    )]
+    StaleSession {
+        /// Tokens that the session believes are held.
+        n_tokens: usize,
+    },
     /// Nothing to answer.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

@@ -22,8 +22,6 @@ pub struct GenerationConfig {
     pub max_tokens: Option<usize>,
     /// Texts that end the answer; they aren't part of it.
     pub stops: Vec<String>,
-    /// Goes on past the model's end of turn.
-    pub ignore_end: bool,
 }
 
 /// What [`Generation::next`] brings.
@@ -70,7 +68,6 @@ pub struct Generation<'a> {
     sampler: Sampler,
     stops: StopMatcher,
     max_tokens: usize,
-    ignore_end: bool,
     prompt: Vec<TokenId>,
     n_reused: usize,
     /// The prompt and the tokens made.
@@ -87,6 +84,8 @@ pub struct Generation<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Prompt,
+    /// The engine has the logits of the next token.
+    Choose,
     /// This token was chosen and not yet shown.
     Show(TokenId),
     /// This token was shown and not yet fed to the model.
@@ -130,7 +129,6 @@ impl<'a> Generation<'a> {
             sampler,
             stops,
             max_tokens: config.max_tokens.unwrap_or(usize::MAX),
-            ignore_end: config.ignore_end,
             prompt,
             n_reused,
             history,
@@ -152,14 +150,14 @@ impl<'a> Generation<'a> {
         reason = "a piece may fail, and the report comes after the last"
     )]
     pub fn next(&mut self) -> Result<Option<Event>, DecodeError> {
-        if let State::Feed(token) = self.state {
-            self.feed(token)?;
-        }
-        match self.state {
-            State::Prompt => self.read_prompt().map(Some),
-            State::Show(token) => Ok(Some(Event::Text(self.show(token)))),
-            State::Feed(_) => unreachable!("feeding a token chooses the next"),
-            State::Done(_) => Ok(None),
+        loop {
+            match self.state {
+                State::Prompt => return self.read_prompt().map(Some),
+                State::Choose => self.choose()?,
+                State::Show(token) => return Ok(Some(Event::Text(self.show(token)))),
+                State::Feed(token) => self.feed(token)?,
+                State::Done(_) => return Ok(None),
+            }
         }
     }
 
@@ -167,7 +165,7 @@ impl<'a> Generation<'a> {
     pub fn finish(self) -> Report {
         let finish_reason = match self.state {
             State::Done(reason) => reason,
-            State::Prompt | State::Show(_) | State::Feed(_) => FinishReason::Interrupted,
+            State::Prompt | State::Choose | State::Show(_) | State::Feed(_) => FinishReason::Interrupted,
         };
         let telemetry = self.telemetry();
         Report { tokens: self.history.answer().to_vec(), finish_reason, telemetry }
@@ -178,10 +176,8 @@ impl<'a> Generation<'a> {
         let held = self.session.tokens().len();
         let end = self.prompt.len().min(held + self.engine.plan().rows_max);
         let wish = if end == self.prompt.len() { Logits::Last } else { Logits::None };
-        let logits = self.session.extend(self.engine, &self.prompt[held..end], wish)?;
-        if let Some(logits) = logits {
-            let draw = Draw { choice: 0, position: end as u64 };
-            self.state = State::Show(self.sampler.sample(logits, &self.history, draw)?);
+        if self.session.extend(self.engine, &self.prompt[held..end], wish)?.is_some() {
+            self.state = State::Choose;
         }
         self.prompt_time = self.prompt_time + (self.engine.clock().now() - begin);
         Ok(Event::Prompt { n_read: end, n_tokens: self.prompt.len() })
@@ -190,7 +186,7 @@ impl<'a> Generation<'a> {
     /// Shows the token that was chosen, and ends the answer if it is the last.
     fn show(&mut self, token: TokenId) -> String {
         let vocabulary = self.engine.tokenizer().vocabulary();
-        if !self.ignore_end && vocabulary.end_ids().contains(&token) {
+        if vocabulary.end_ids().contains(&token) {
             return self.end(FinishReason::Stop);
         }
         if self.history.answer().len() >= self.max_tokens {
@@ -220,13 +216,19 @@ impl<'a> Generation<'a> {
         self.stops.push(&piece).text + &self.stops.finish()
     }
 
-    /// Feeds the token that was shown, and chooses the next.
+    /// Draws the next token.
+    fn choose(&mut self) -> Result<(), DecodeError> {
+        let draw = Draw { choice: 0, position: self.session.tokens().len() as u64 };
+        let token = self.sampler.sample(self.engine.last_logits(), &self.history, draw)?;
+        self.state = State::Show(token);
+        Ok(())
+    }
+
+    /// Feeds the token that was shown.
     fn feed(&mut self, token: TokenId) -> Result<(), DecodeError> {
         let begin = self.engine.clock().now();
-        if let Some(logits) = self.session.extend(self.engine, &[token], Logits::Last)? {
-            let draw = Draw { choice: 0, position: self.session.tokens().len() as u64 };
-            self.state = State::Show(self.sampler.sample(logits, &self.history, draw)?);
-        }
+        self.session.extend(self.engine, &[token], Logits::Last)?;
+        self.state = State::Choose;
         self.n_steps += 1;
         self.decode_time = self.decode_time + (self.engine.clock().now() - begin);
         Ok(())
@@ -238,6 +240,7 @@ impl<'a> Generation<'a> {
         let decode_ms = self.decode_time.as_millis_f64();
         let loop_ms = self.prompt_time.as_millis_f64() + decode_ms;
         let stall_ms = scheduler.stall.as_millis_f64();
+        let process = Process::read();
         Telemetry {
             prompt_tokens: self.prompt.len(),
             prompt_ms: self.prompt_time.as_millis_f64(),
@@ -253,8 +256,8 @@ impl<'a> Generation<'a> {
             hit_rate: scheduler.hit_rate(),
             stall_ms,
             compute_ms: (loop_ms - stall_ms).max(0.0),
-            memory: Memory::of(self.engine.plan()),
-            swap_bytes: Process::read().map(|p| p.swap_bytes),
+            memory: Memory::of(self.engine.plan(), process),
+            swap_bytes: process.map(|process| process.swap_bytes),
             decisions: self.engine.decisions().to_vec(),
         }
     }

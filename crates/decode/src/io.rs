@@ -49,10 +49,6 @@ pub(crate) fn choose(
             decisions.push(Decision::new("io", "pread", reason));
             IoChoice::Pread
         }
-        IoChoice::Uring => {
-            let reason = "this version reads with pread, mmap or memory".to_owned();
-            return Err(DecodeError::Io { io: IoChoice::Uring.name(), reason });
-        }
         choice if in_memory && choice != IoChoice::Memory => {
             let reason = "the model is inside the program; name a file with -m".to_owned();
             return Err(DecodeError::Io { io: choice.name(), reason });

@@ -10,6 +10,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod generation;
+mod heap;
 mod io;
 pub mod memory_plan;
 pub mod sampler;

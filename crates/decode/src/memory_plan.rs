@@ -7,20 +7,28 @@ use std::fmt;
 
 use forerun_compute::{KvType, StackConfig};
 use forerun_model::ModelShape;
+use forerun_scheduler::N_SLOTS_MIN;
 
 use crate::DecodeError;
 
 /// Memory of the process that grows with neither model nor context: the C library, stacks of a few threads, the
 /// allocator's slack, command line and template. Measured; see `docs/measurements.md`.
 pub const RUNTIME_BYTES: u64 = 5 * 1024 * 1024;
-/// Fewest slots that a turn can run with: one computes while another fills.
-pub const N_SLOTS_MIN: usize = 2;
 /// Rows of a prefill step, largest first: more rows read fewer experts twice but take more scratch.
 const CHUNKS: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
 /// A prefill step's scratch may take this share of what the fixed lines leave.
 const SCRATCH_SHARE: u64 = 6;
 /// Bytes per entry of the vocabulary: a logit, its transposed copy, and a sampler's candidate.
 const VOCAB_ENTRY_BYTES: usize = 16;
+/// What the scheduler keeps per slot and per expert.
+const SLOT_ENTRY_BYTES: u64 = 160;
+const EXPERT_ENTRY_BYTES: u64 = 24;
+/// What a routing keeps per row and rank, twice: by row and by expert.
+const USE_BYTES: usize = 40;
+/// What a token of the context takes in prompt, session and history.
+const TOKEN_BYTES: usize = 64;
+/// How often a prompt's text exists at once while it is rendered and tokenised.
+const TEXT_COPIES: usize = 8;
 /// What one thread takes: the touched part of its stack and its share of the pool. Measured at about 24 KiB; see
 /// `docs/measurements.md`.
 const THREAD_BYTES: u64 = 40 << 10;
@@ -45,6 +53,8 @@ pub struct PlanInput<'a> {
     pub dense_bytes: u64,
     /// Bytes of vocabulary, merges and file header.
     pub text_bytes: u64,
+    /// Bytes of the longest token, which bounds a prompt's text.
+    pub token_bytes_max: usize,
     /// Bytes of read buffers and reader threads.
     pub io_bytes: u64,
     /// Threads that compute.
@@ -76,6 +86,10 @@ pub struct MemoryPlan {
     pub text: u64,
     /// Read buffers and reader threads.
     pub io: u64,
+    /// The conversation's text and tokens.
+    pub conversation: u64,
+    /// Tables of slots and experts, and a step's routing.
+    pub tables: u64,
     /// Threads that compute.
     pub threads: u64,
     /// The process itself.
@@ -120,7 +134,8 @@ impl MemoryPlan {
         }
         let rows_max = Self::chunk(input, budget, &least);
         let fixed = Self::with(input, rows_max, 0).total();
-        let room = usize::try_from((budget - fixed) / input.slot_bytes).unwrap_or(usize::MAX);
+        let room =
+            usize::try_from((budget - fixed) / (input.slot_bytes + SLOT_ENTRY_BYTES)).unwrap_or(usize::MAX);
         Ok(Self::with(input, rows_max, n_wanted.min(room)))
     }
 
@@ -138,21 +153,26 @@ impl MemoryPlan {
     fn with(input: &PlanInput<'_>, rows_max: usize, n_slots: usize) -> Self {
         let config = StackConfig { n_sequences: 1, context: input.context, rows_max, kv: input.kv };
         let stack = config.bytes(input.shape);
+        let n_experts = input.shape.n_layers() * input.shape.moe.n_experts;
         let logits = (input.shape.n_vocab * VOCAB_ENTRY_BYTES) as u64;
         Self {
             budget: input.budget_bytes,
             dense: input.dense_bytes,
             kv: stack.kv,
             state: stack.state,
-            scratch: stack.scratch + logits,
+            scratch: stack.scratch.saturating_add(logits),
             text: input.text_bytes,
             io: input.io_bytes,
+            conversation: (input.context * (TOKEN_BYTES + TEXT_COPIES * input.token_bytes_max)) as u64,
+            tables: n_slots as u64 * SLOT_ENTRY_BYTES
+                + n_experts as u64 * EXPERT_ENTRY_BYTES
+                + (rows_max * input.shape.moe.top_k * USE_BYTES) as u64,
             threads: input.n_threads as u64 * THREAD_BYTES,
             runtime: RUNTIME_BYTES,
-            slots: n_slots as u64 * input.slot_bytes,
+            slots: (n_slots as u64).saturating_mul(input.slot_bytes),
             n_slots,
             slot_bytes: input.slot_bytes,
-            n_experts: input.shape.n_layers() * input.shape.moe.n_experts,
+            n_experts,
             rows_max,
             context: input.context,
         }
@@ -160,17 +180,19 @@ impl MemoryPlan {
 
     /// All lines together.
     pub fn total(&self) -> u64 {
-        self.lines().iter().map(|line| line.1).sum()
+        self.lines().iter().fold(0, |sum, line| sum.saturating_add(line.1))
     }
 
     /// Name and bytes of every line.
-    pub fn lines(&self) -> [(&'static str, u64); 9] {
+    pub fn lines(&self) -> [(&'static str, u64); 11] {
         [
             ("dense weights", self.dense),
             ("KV cache", self.kv),
             ("recurrent states", self.state),
             ("scratch", self.scratch),
             ("vocabulary and header", self.text),
+            ("conversation", self.conversation),
+            ("tables", self.tables),
             ("read buffers", self.io),
             ("compute threads", self.threads),
             ("the program itself", self.runtime),

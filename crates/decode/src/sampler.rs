@@ -93,11 +93,6 @@ impl Sampler {
         best(self.candidates.iter().map(|candidate| (score(candidate), candidate.token)))
     }
 
-    /// Bytes of memory that the buffers take, once all tokens are candidates.
-    pub fn estimated_bytes(&self) -> usize {
-        self.n_vocab * size_of::<Candidate>() + size_of_val(&*self.banned)
-    }
-
     /// The candidates are still in the order of their ids.
     fn penalise(&mut self, history: &History) {
         if !self.config.has_penalties() {

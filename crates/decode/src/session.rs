@@ -6,10 +6,12 @@ use crate::DecodeError;
 use crate::engine::{Engine, Logits};
 
 /// The tokens that an [`Engine`]'s sequence holds. An engine keeps one sequence, so it works with one session at a
-/// time; a session that isn't its current one must not be used with it.
+/// time: the one that started last. Others are refused, since their tokens are no longer held.
 #[derive(Debug, Default)]
 pub struct Session {
     tokens: Vec<TokenId>,
+    /// The engine's epoch in which they were read.
+    epoch: u64,
 }
 
 impl Session {
@@ -35,15 +37,20 @@ impl Session {
     /// Reads `tokens` after those held, in one step. Returns the last token's logits if they are wanted.
     ///
     /// # Errors
-    /// [`DecodeError`]; the session is as it was and can go on.
+    /// [`DecodeError::StaleSession`] when another session was started since; any other error leaves the session as it
+    /// was, and the call can be repeated.
     pub fn extend<'e>(
         &mut self,
         engine: &'e mut Engine,
         tokens: &[TokenId],
         wish: Logits,
     ) -> Result<Option<&'e [f32]>, DecodeError> {
-        let logits = engine.step(self.tokens.len(), tokens, wish)?;
+        if !self.tokens.is_empty() && self.epoch != engine.epoch() {
+            return Err(DecodeError::StaleSession { n_tokens: self.tokens.len() });
+        }
+        engine.step(self.tokens.len(), tokens, wish)?;
+        self.epoch = engine.epoch();
         self.tokens.extend_from_slice(tokens);
-        Ok(logits)
+        Ok((wish == Logits::Last).then(|| engine.last_logits()))
     }
 }

@@ -1,5 +1,7 @@
 //! Honest numbers of one request: where its time and bytes went.
 
+use std::io::{BufRead, BufReader};
+
 use serde::Serialize;
 
 use crate::memory_plan::MemoryPlan;
@@ -75,6 +77,10 @@ pub struct Memory {
     pub kv: u64,
     /// Recurrent states.
     pub state: u64,
+    /// The conversation's text and tokens.
+    pub conversation: u64,
+    /// Tables of slots and experts, and a step's routing.
+    pub tables: u64,
     /// Compute threads.
     pub threads: u64,
     /// Expert slots.
@@ -90,14 +96,16 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The lines of `plan`, with the peak as it is now.
-    pub fn of(plan: &MemoryPlan) -> Self {
+    /// The lines of `plan`, with the peak of `process`.
+    pub fn of(plan: &MemoryPlan, process: Option<Process>) -> Self {
         Self {
             budget: plan.budget,
-            peak: Process::read().map(|p| p.peak_bytes.saturating_sub(p.program_bytes)),
+            peak: process.map(|p| p.peak_bytes.saturating_sub(p.program_bytes)),
             dense: plan.dense,
             kv: plan.kv,
             state: plan.state,
+            conversation: plan.conversation,
+            tables: plan.tables,
             threads: plan.threads,
             slots: plan.slots,
             scratch: plan.scratch,
@@ -123,12 +131,12 @@ impl Process {
     /// The figures now; `None` on systems without `/proc`.
     pub fn read() -> Option<Self> {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-        Self::parse(&status, &maps, &program.to_string_lossy())
+        let maps = std::fs::File::open("/proc/self/smaps").map(BufReader::new).ok()?;
+        Self::parse(&status, maps, &program.to_string_lossy())
     }
 
-    fn parse(status: &str, maps: &str, program: &str) -> Option<Self> {
+    fn parse(status: &str, maps: impl BufRead, program: &str) -> Option<Self> {
         Some(Self {
             peak_bytes: kib_field(status, "VmHWM")?,
             program_bytes: kib_field(status, "VmExe")? + constants_bytes(maps, program),
@@ -145,15 +153,15 @@ fn kib_field(text: &str, name: &str) -> Option<u64> {
 
 /// Resident bytes of the program's read-only mappings. A mapping's first line is `range perms offset device inode
 /// path`; fields follow on lines of their own.
-fn constants_bytes(maps: &str, program: &str) -> u64 {
+fn constants_bytes(maps: impl BufRead, program: &str) -> u64 {
     let mut counts = false;
     let mut bytes = 0;
-    for line in maps.lines() {
+    for line in maps.lines().map_while(Result::ok) {
         let mut words = line.split_ascii_whitespace();
         let is_head = words.next().is_some_and(|range| range.contains('-') && !range.ends_with(':'));
         if is_head {
             counts = words.next() == Some("r--p") && !program.is_empty() && line.ends_with(program);
-        } else if counts && let Some(rss) = kib_field(line, "Rss") {
+        } else if counts && let Some(rss) = kib_field(&line, "Rss") {
             bytes += rss;
         }
     }
@@ -171,7 +179,7 @@ mod tests {
         let maps = "55-56 r--p 0 fe:00 54 /bin/x\nSize: 9 kB\nRss:  8 kB\n56-57 r-xp 0 fe:00 54 /bin/x\nRss: 12 kB\n\
                     57-58 rw-p 0 0 0\nRss: 3 kB\n7f-80 r--p 0 fe:00 5 /lib/y\nRss: 4 kB\n";
         let want = Process { peak_bytes: 2 << 20, program_bytes: 24 << 10, swap_bytes: 4096 };
-        assert_eq!(Process::parse(status, maps, "/bin/x"), Some(want));
-        assert_eq!(Process::parse("Name:\tx\n", maps, "/bin/x"), None);
+        assert_eq!(Process::parse(status, maps.as_bytes(), "/bin/x"), Some(want));
+        assert_eq!(Process::parse("Name:\tx\n", maps.as_bytes(), "/bin/x"), None);
     }
 }

@@ -22,5 +22,7 @@ pub use layout::{ExpertLayout, MatrixLayout, PartOffsets};
 pub use metadata::{KeyValue, KeyValues};
 pub use quant::QuantType;
 pub use routing::{Routing, Use};
-pub use shape::{AttentionShape, DeltaNetShape, LayerKind, ModelShape, MoeShape, Position, RopeShape};
+pub use shape::{
+    AttentionShape, DeltaNetShape, HEAD_DIM_MAX, LayerKind, ModelShape, MoeShape, Position, RopeShape,
+};
 pub use time::{Clock, Nanos, SystemClock};

@@ -34,19 +34,17 @@ pub struct Spec {
     pub names: Vec<String>,
     /// Required dimensions, fastest first; a trailing 1 in the file is tolerated.
     pub dims: Vec<u64>,
-    /// Whether the values are used one by one and so must be F32.
-    pub vector: bool,
     /// Whether the model can do without it.
     pub optional: bool,
 }
 
 impl Spec {
     fn matrix(name: String, n_cols: usize, n_rows: usize) -> Self {
-        Self { names: vec![name], dims: vec![n_cols as u64, n_rows as u64], vector: false, optional: false }
+        Self { names: vec![name], dims: vec![n_cols as u64, n_rows as u64], optional: false }
     }
 
     fn vector(name: String, len: usize) -> Self {
-        Self { names: vec![name], dims: vec![len as u64], vector: true, optional: false }
+        Self { names: vec![name], dims: vec![len as u64], optional: false }
     }
 
     fn or(mut self, name: String) -> Self {
@@ -91,9 +89,7 @@ fn delta_net(shape: &ModelShape, layer: LayerId, specs: &mut Vec<Spec>) {
     specs.push(Spec::matrix(block(layer, "attn_gate"), d, net.value_width()));
     specs.push(Spec::matrix(block(layer, "ssm_beta"), d, net.n_value_heads));
     specs.push(Spec::matrix(block(layer, "ssm_alpha"), d, net.n_value_heads));
-    let mut conv = Spec::matrix(block(layer, "ssm_conv1d"), net.conv_kernel, net.conv_channels());
-    conv.vector = true;
-    specs.push(conv);
+    specs.push(Spec::matrix(block(layer, "ssm_conv1d"), net.conv_kernel, net.conv_channels()));
     specs.push(Spec::vector(block_bare(layer, "ssm_a"), net.n_value_heads));
     let dt = Spec::vector(block_bare(layer, "ssm_dt.bias"), net.n_value_heads);
     specs.push(dt.or(block_bare(layer, "ssm_dt")));
@@ -120,10 +116,7 @@ fn moe(shape: &ModelShape, layer: LayerId, specs: &mut Vec<Spec>) {
     specs.push(Spec::matrix(block(layer, "ffn_gate_shexp"), d, moe.shared_ff));
     specs.push(Spec::matrix(block(layer, "ffn_up_shexp"), d, moe.shared_ff));
     specs.push(Spec::matrix(block(layer, "ffn_down_shexp"), moe.shared_ff, d));
-    // A vector in shape, but some files store it in F16: its product takes any type.
-    let mut gate = Spec::matrix(block(layer, "ffn_gate_inp_shexp"), d, 1);
-    gate.dims = vec![d as u64];
-    specs.push(gate);
+    specs.push(Spec::vector(block(layer, "ffn_gate_inp_shexp"), d));
 }
 
 #[cfg(test)]

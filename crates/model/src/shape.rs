@@ -9,6 +9,8 @@ use crate::metadata::{self, KeyValue, KeyValues};
 use crate::{LayerId, ShapeError};
 use header::Header;
 
+/// Widest head that a header may ask for, so that kernels can keep one on the stack.
+pub const HEAD_DIM_MAX: usize = 1024;
 /// The architectures that [`ModelShape::from_metadata`] accepts.
 pub const ARCHITECTURES: &str = "qwen35moe";
 

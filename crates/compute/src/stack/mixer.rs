@@ -1,6 +1,6 @@
 //! The mixers: gated attention and the gated delta-net.
 
-use forerun_model::{LayerId, ModelShape};
+use forerun_model::{HEAD_DIM_MAX, LayerId, ModelShape};
 
 use super::{Scratch, Stack};
 use crate::attention::attend;
@@ -13,9 +13,6 @@ use crate::sequence::{LayerMemory, Log, Recurrent};
 use crate::tensor::Matrix;
 use crate::weights::{AttentionWeights, DeltaNetWeights, Mixer, Qkv};
 use crate::workers::Workers;
-
-/// Widest value head, as the header's limit says.
-const VALUE_DIM_MAX: usize = 1024;
 
 impl<P: Products> Stack<P> {
     /// Runs the layer's mixer on the step's rows and adds its output to the residual stream.
@@ -237,7 +234,7 @@ fn recur(
     let work = 4 * new.state.len() * n;
     let heads = &mut heads[..n * net.value_width()];
     workers.row_pairs((&mut new.state, head_state), (heads, n * dim), work, |head, state, out| {
-        let mut corrections = [0.0; VALUE_DIM_MAX];
+        let mut corrections = [0.0; HEAD_DIM_MAX];
         let scratch = &mut corrections[..dim];
         for (row, out) in out.chunks_exact_mut(dim).enumerate() {
             let x = &convolved[row * channels..(row + 1) * channels];

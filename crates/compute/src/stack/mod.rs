@@ -53,8 +53,8 @@ impl StackConfig {
     pub fn bytes(&self, shape: &ModelShape) -> StackBytes {
         let n = self.n_sequences as u64;
         StackBytes {
-            kv: n * Sequence::kv_bytes(shape, self.kv, self.context),
-            state: n * Sequence::state_bytes(shape),
+            kv: Sequence::kv_bytes(shape, self.kv, self.context).saturating_mul(n),
+            state: Sequence::state_bytes(shape).saturating_mul(n),
             scratch: Scratch::bytes(shape, self.rows_max),
         }
     }
@@ -111,7 +111,8 @@ impl Cpu {
 }
 
 impl<P: Products> Stack<P> {
-    /// A stack over `weights`; allocates everything that it will need.
+    /// A stack over `weights`; allocates caches, states and buffers now, but for the transposed buffer of products and
+    /// the log of a step that may be rejected, which grow to their bound with the steps.
     pub fn new(weights: Weights, config: StackConfig, products: P) -> Self {
         let shape = &weights.shape;
         let sequence = |_| Sequence::new(shape, config.kv, config.context);
@@ -136,12 +137,6 @@ impl<P: Products> Stack<P> {
     /// What sequence `sequence` remembers.
     pub fn sequence(&self, sequence: SequenceIdx) -> &Sequence {
         &self.sequences[sequence.0]
-    }
-
-    /// The residual stream of the step's row `row`, as it is now.
-    pub fn residual(&self, row: usize) -> &[f32] {
-        let d = self.weights.shape.hidden;
-        &self.scratch.x[row * d..(row + 1) * d]
     }
 
     fn current(&mut self) -> &mut Current {

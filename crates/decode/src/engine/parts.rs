@@ -14,7 +14,7 @@ use forerun_storage::{Catalog, Gguf, Resident};
 use super::PAGE_BYTES;
 use crate::DecodeError;
 use crate::config::{BackendChoice, EngineConfig, ModelSource};
-use crate::memory_plan::{MemoryPlan, SlotWish};
+use crate::memory_plan::{MemoryPlan, PlanInput, SlotWish, bytes_text};
 use crate::sampler::SamplerConfig;
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer};
@@ -119,6 +119,28 @@ pub(super) fn header_bytes(gguf: &Gguf) -> u64 {
 
 pub(super) fn policy(slots: SlotWish) -> CachePolicy {
     if slots == SlotWish::PerLayer(0) { CachePolicy::KeepNone } else { CachePolicy::Lru }
+}
+
+/// Without a budget of the user's, a model that wants more than the system has gets what there is.
+pub(super) fn plan(input: PlanInput<'_>, decisions: &mut Vec<Decision>) -> Result<MemoryPlan, DecodeError> {
+    let plan = MemoryPlan::new(&input)?;
+    let Some(available) = available_bytes().filter(|_| input.budget_bytes.is_none()) else { return Ok(plan) };
+    let ceiling = available / 10 * 9;
+    if plan.total() <= ceiling {
+        return Ok(plan);
+    }
+    let reason = "nine tenths of what the system has to give now; --memory changes it".to_owned();
+    decisions.push(Decision::new("memory", bytes_text(ceiling), reason));
+    MemoryPlan::new(&PlanInput { budget_bytes: Some(ceiling), ..input })
+}
+
+/// Memory that the system, and a control group around this process, have to give.
+fn available_bytes() -> Option<u64> {
+    let mut system = sysinfo::System::new().ok()?;
+    system.refresh_memory();
+    let free = system.available_memory();
+    let free = system.cgroup_limits().map_or(free, |limits| free.min(limits.free_memory));
+    (free > 0).then_some(free)
 }
 
 pub(super) fn kv_type(backend: BackendChoice) -> KvType {

@@ -33,6 +33,7 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
         slot_bytes: 131_072,
         dense_bytes: 5 << 20,
         text_bytes: 3 << 20,
+        token_bytes_max: 16,
         io_bytes: 1 << 20,
         n_threads: 2,
         context: 512,
@@ -46,6 +47,17 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
 fn without_a_budget_everything_is_resident() {
     let plan = MemoryPlan::new(&input(&shape(), None, SlotWish::Fill)).unwrap();
     assert_eq!((plan.n_slots, plan.rows_max), (256, 512));
+}
+
+#[test]
+fn absurd_sizes_are_refused_and_never_wrap() {
+    let mut shape = shape();
+    shape.attention.n_kv_heads = 1024;
+    shape.attention.head_dim = 1024;
+    shape.layers = vec![LayerKind::Attention; 1024];
+    let mut input = input(&shape, Some(1 << 40), SlotWish::Fill);
+    input.context = 1 << 31;
+    assert!(matches!(MemoryPlan::new(&input), Err(DecodeError::Budget { .. })));
 }
 
 #[test]
@@ -79,7 +91,7 @@ proptest! {
         if let Ok(plan) = MemoryPlan::new(&input(&shape, Some(budget), SlotWish::Fill)) {
             prop_assert!(plan.total() <= budget);
             let full = plan.n_slots == plan.n_experts;
-            prop_assert!(full || plan.total() + plan.slot_bytes > budget, "{}", plan);
+            prop_assert!(full || plan.total() + plan.slot_bytes + SLOT_ENTRY_BYTES > budget, "{}", plan);
             prop_assert!(plan.n_slots >= N_SLOTS_MIN);
         }
     }

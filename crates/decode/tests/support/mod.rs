@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use forerun_decode::{BackendChoice, Engine, EngineConfig, Logits, ModelSource, Session};
@@ -22,7 +23,9 @@ pub(crate) fn json(name: &str) -> Value {
 /// A file outside the project, from the folder that `FORERUN_EXTRA` names; says so when the test is skipped.
 pub(crate) fn extra(name: &str) -> Option<PathBuf> {
     let Some(folder) = std::env::var_os("FORERUN_EXTRA") else {
-        eprintln!("skipped: FORERUN_EXTRA doesn't name a folder with {name}");
+        // Written directly, since what a passing test prints is not shown.
+        let line = format!("skipped: FORERUN_EXTRA doesn't name a folder with {name}\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
         return None;
     };
     let path = Path::new(&folder).join(name);
@@ -60,7 +63,7 @@ pub(crate) fn argmax(row: &[f32]) -> usize {
     row.iter().enumerate().fold(0, |best, (i, v)| if *v > row[best] { i } else { best })
 }
 
-/// The logits after every one of `tokens`, fed in steps of `chunk`.
+/// The logits after every one of `tokens`, fed one by one.
 pub(crate) fn logits_of_all(engine: &mut Engine, tokens: &[TokenId]) -> Vec<Vec<f32>> {
     let mut session = Session::new();
     tokens

@@ -1,15 +1,14 @@
 //! Reads a header key by key; every number has a range and must fit the others.
 
-use super::{AttentionShape, DeltaNetShape, LayerKind, ModelShape, MoeShape, RopeShape};
+use super::{AttentionShape, DeltaNetShape, HEAD_DIM_MAX, LayerKind, ModelShape, MoeShape, RopeShape};
 use crate::ShapeError;
 use crate::metadata::{self, KeyValue, KeyValues, boolean, float, in_range, integer, required_integer};
 
 const LAYERS_MAX: u64 = 1024;
 const WIDTH_MAX: u64 = 1 << 17;
 const HEADS_MAX: u64 = 1024;
-const HEAD_DIM_MAX: u64 = 1024;
 const EXPERTS_MAX: u64 = 4096;
-const VOCAB_MAX: u64 = 1 << 24;
+const VOCAB_MAX: u64 = 1 << 22;
 const CONTEXT_MAX: u64 = 1 << 31;
 
 /// A file's metadata, and the architecture that prefixes its keys.
@@ -91,8 +90,8 @@ impl Header<'_> {
     fn attention(&self, hidden: usize, layers: &[LayerKind]) -> Result<AttentionShape, ShapeError> {
         let n_heads = self.need("attention.head_count", 1, HEADS_MAX)?;
         let n_kv_heads = self.kv_heads(n_heads, layers)?;
-        let head_dim = self.or("attention.key_length", hidden / n_heads, 1, HEAD_DIM_MAX)?;
-        let value_dim = self.or("attention.value_length", head_dim, 1, HEAD_DIM_MAX)?;
+        let head_dim = self.or("attention.key_length", hidden / n_heads, 1, HEAD_DIM_MAX as u64)?;
+        let value_dim = self.or("attention.value_length", head_dim, 1, HEAD_DIM_MAX as u64)?;
         fits(
             ("attention.head_count", n_heads),
             ("attention.head_count_kv", n_kv_heads),
@@ -187,7 +186,7 @@ impl Header<'_> {
     fn delta_net(&self) -> Result<DeltaNetShape, ShapeError> {
         let n_key_heads = self.need("ssm.group_count", 1, HEADS_MAX)?;
         let n_value_heads = self.need("ssm.time_step_rank", 1, HEADS_MAX)?;
-        let key_dim = self.need("ssm.state_size", 1, HEAD_DIM_MAX)?;
+        let key_dim = self.need("ssm.state_size", 1, HEAD_DIM_MAX as u64)?;
         let inner = self.need("ssm.inner_size", 1, WIDTH_MAX)?;
         fits(
             ("ssm.inner_size", inner),
@@ -198,7 +197,7 @@ impl Header<'_> {
         fits(
             ("ssm.inner_size", inner),
             ("ssm.time_step_rank", n_value_heads),
-            inner / n_value_heads <= to_usize(HEAD_DIM_MAX),
+            inner / n_value_heads <= HEAD_DIM_MAX,
             "a value head must have at most 1024 channels",
         )?;
         fits(

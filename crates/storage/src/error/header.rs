@@ -83,6 +83,16 @@ pub enum HeaderError {
         /// The file's type id.
         found: u32,
     },
+    /// An array that no model needs.
+    #[error("metadata key `{key}` is an array of {found} entries; at most {max} are accepted")]
+    Entries {
+        /// The key.
+        key: String,
+        /// Entries that it says it has.
+        found: u64,
+        /// Most entries.
+        max: u64,
+    },
     /// Arrays inside arrays inside arrays.
     #[error("metadata key `{key}` nests arrays deeper than {max}")]
     Depth {

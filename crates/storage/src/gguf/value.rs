@@ -16,6 +16,9 @@ const SHOWN_MAX: usize = 8;
 /// Bytes of a text that are shown before the rest is only counted.
 const TEXT_SHOWN_BYTES: usize = 120;
 
+/// Most entries of an array, 16 times those of the largest vocabulary known: readers may widen each to 16 bytes.
+const ENTRIES_MAX: u64 = 1 << 22;
+
 /// One value, in the type that the file has it in.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the variants are the format's own types")]
@@ -124,6 +127,9 @@ impl Array {
     fn read(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Self, HeaderError> {
         let kind = cursor.u32(key)?;
         let n = cursor.u64(key)?;
+        if n > ENTRIES_MAX {
+            return Err(HeaderError::Entries { key: key.to_owned(), found: n, max: ENTRIES_MAX });
+        }
         Ok(match kind {
             0 => Self::U8(numbers(cursor, key, n, u8::from_le_bytes)?),
             1 => Self::I8(numbers(cursor, key, n, i8::from_le_bytes)?),

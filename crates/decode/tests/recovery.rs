@@ -1,0 +1,145 @@
+//! After an error the same session goes on, and damage is never answered.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forerun_compute::{ComputeError, Rounding};
+use forerun_decode::{
+    BackendChoice, DecodeError, Engine, EngineConfig, Event, Generation, GenerationConfig, Logits,
+    ModelSource, Parts, Report, SamplerConfig, Session,
+};
+use forerun_model::{ModelShape, TokenId};
+use forerun_scheduler::SchedulerError;
+use forerun_sim::{Faults, FlashHandle, Machine};
+use forerun_storage::{Catalog, Gguf};
+use support::{config, fixture};
+
+/// Tiny-b over simulated flash with few slots.
+fn engine_over_flash() -> (Engine, FlashHandle) {
+    let path = fixture("tiny-b-q3_k_m.gguf");
+    let bytes = Bytes::from(std::fs::read(&path).unwrap());
+    let gguf = Gguf::open_bytes("tiny-b", bytes.clone()).unwrap();
+    let shape = ModelShape::from_metadata(&gguf.metadata).unwrap();
+    let catalog = Arc::new(Catalog::new(&shape, &gguf).unwrap());
+    let rig = Machine::calm(3).rig(&catalog, vec![bytes]).unwrap();
+    let flash = rig.flash.clone();
+    let parts = Parts::over(rig.scheduler, Arc::new(rig.clock));
+    (Engine::open_with(&config(&path, BackendChoice::Cpu), parts).unwrap(), flash)
+}
+
+fn tokens(n: u32) -> Vec<TokenId> {
+    (0..n).map(|i| TokenId(i * 29 % 512)).collect()
+}
+
+#[track_caller]
+fn assert_fetch_failed(error: &DecodeError) {
+    let fetch = matches!(error, DecodeError::Scheduler(SchedulerError::Fetch { .. }));
+    assert!(fetch, "an error that names the expert: {error}");
+}
+
+#[test]
+fn a_session_goes_on_when_the_disk_does() {
+    let (mut engine, _) = engine_over_flash();
+    let tokens = tokens(12);
+    let parts = [&tokens[..5], &tokens[5..9], &tokens[9..10], &tokens[10..]];
+    let mut session = Session::new();
+    let calm: Vec<Vec<f32>> = parts
+        .iter()
+        .map(|part| session.extend(&mut engine, part, Logits::Last).unwrap().unwrap().to_vec())
+        .collect();
+
+    let (mut engine, flash) = engine_over_flash();
+    let mut session = Session::new();
+    for (part, want) in parts.iter().zip(&calm) {
+        let held = session.tokens().to_vec();
+        flash.set_faults(Faults::dead(1000));
+        let error = session.extend(&mut engine, part, Logits::Last).unwrap_err();
+        assert_fetch_failed(&error);
+        assert_eq!(session.tokens(), held, "a failed step adds nothing");
+        flash.set_faults(Faults::none());
+        let found = session.extend(&mut engine, part, Logits::Last).unwrap().unwrap();
+        assert_eq!(found, want, "after {} tokens", held.len());
+    }
+    assert_eq!(session.tokens(), tokens);
+}
+
+/// Makes an answer; `before_each` runs before every piece. Errors are repeated, but not counted as pieces.
+fn answer(engine: &mut Engine, mut before_each: impl FnMut(usize)) -> (String, Report, usize) {
+    let config = GenerationConfig {
+        sampler: SamplerConfig { temperature: 0.8, seed: 5, ..SamplerConfig::default() },
+        max_tokens: Some(12),
+        ..GenerationConfig::default()
+    };
+    let mut session = Session::new();
+    let mut generation = Generation::new(engine, &mut session, tokens(30), &config).unwrap();
+    let (mut text, mut calls, mut errors) = (String::new(), 0, 0);
+    loop {
+        before_each(calls);
+        calls += 1;
+        match generation.next() {
+            Ok(None) => break,
+            Ok(Some(Event::Text(piece))) => text.push_str(&piece),
+            Ok(Some(Event::Prompt { .. })) => {}
+            Err(error) => {
+                assert_fetch_failed(&error);
+                errors += 1;
+            }
+        }
+    }
+    (text, generation.finish(), errors)
+}
+
+#[test]
+fn an_answer_goes_on_after_every_error() {
+    let (mut engine, _) = engine_over_flash();
+    let (want, calm, errors) = answer(&mut engine, |_| {});
+    assert_eq!(errors, 0);
+    let (mut engine, flash) = engine_over_flash();
+    let (found, report, errors) = answer(&mut engine, |call| {
+        flash.set_faults(if call % 2 == 0 { Faults::dead(1000) } else { Faults::none() })
+    });
+    assert!(errors > 4, "only {errors} errors");
+    assert_eq!((found, report.tokens), (want, calm.tokens));
+}
+
+#[test]
+fn a_session_that_was_overtaken_is_refused() {
+    let (mut engine, _) = engine_over_flash();
+    let (mut first, mut second) = (Session::new(), Session::new());
+    first.extend(&mut engine, &tokens(4), Logits::None).unwrap();
+    second.extend(&mut engine, &tokens(4), Logits::None).unwrap();
+    let error = first.extend(&mut engine, &tokens(1), Logits::Last).unwrap_err();
+    assert!(matches!(error, DecodeError::StaleSession { n_tokens: 4 }), "{error}");
+    second.extend(&mut engine, &tokens(1), Logits::Last).unwrap();
+}
+
+/// One scale in the first block of every expert is no number: no backend may answer as if nothing were wrong.
+#[test]
+fn damaged_experts_are_never_answered() {
+    let bytes = std::fs::read(fixture("tiny-b-q3_k_m.gguf")).unwrap();
+    let gguf = Gguf::open_bytes("tiny-b", bytes.clone().into()).unwrap();
+    let like = BackendChoice::Reference(Rounding::LikeQuantised);
+    for (name, scale_at) in [("blk.3.ffn_down_exps.weight", 0), ("blk.1.ffn_gate_exps.weight", 108)] {
+        let tensor = gguf.tensor(name).unwrap();
+        let start = usize::try_from(tensor.offset_bytes).unwrap();
+        let n_experts = usize::try_from(tensor.dims()[2]).unwrap();
+        let stride = usize::try_from(tensor.len_bytes).unwrap() / n_experts;
+        let mut damaged = bytes.clone();
+        for expert in 0..n_experts {
+            let at = start + expert * stride + scale_at;
+            damaged[at..at + 2].copy_from_slice(&0x7E00_u16.to_le_bytes());
+        }
+        let source = ModelSource::Embedded { name: "damaged", bytes: damaged.into() };
+        for backend in [BackendChoice::Cpu, BackendChoice::EXACT, like] {
+            let config = EngineConfig { backend, n_threads: Some(1), ..EngineConfig::new(source.clone()) };
+            let mut engine = Engine::open(&config).unwrap();
+            let result = Session::new().extend(&mut engine, &tokens(3), Logits::Last).map(|_| ());
+            let seen = matches!(result, Err(DecodeError::Compute(ComputeError::NotFinite { .. })));
+            assert!(seen, "{name} {backend:?}: {result:?}");
+        }
+    }
+}
