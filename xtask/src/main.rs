@@ -47,7 +47,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "long",
         args: "",
-        about: "every test in release mode, ignored ones too, and a minute of fuzzing a target",
+        about: "every test in release mode, and a minute of fuzzing a target",
         run: |_| long::run(),
     },
     Task { name: "fuzz", args: "SECONDS", about: "fuzzes every target for so long", run: fuzz::run },

@@ -158,4 +158,18 @@ mod model {
             assert!(arena.try_write(SlotIdx(0)).is_some());
         });
     }
+
+    /// A writer that gave up on another thread is done with the bytes when the next one gets them.
+    #[test]
+    fn reuse_waits_for_the_writer_that_gave_up() {
+        loom::model(|| {
+            let arena = Arena::new(1, 16).unwrap();
+            let mut writer = arena.try_write(SlotIdx(0)).unwrap();
+            let thread = loom::thread::spawn(move || writer.bytes_mut()[0] = 1);
+            if let Some(mut writer) = arena.try_write(SlotIdx(0)) {
+                writer.bytes_mut()[0] = 2;
+            }
+            thread.join().unwrap();
+        });
+    }
 }

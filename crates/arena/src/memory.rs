@@ -6,7 +6,7 @@ use memmap2::{MmapMut, MmapOptions};
 
 use crate::ArenaError;
 use crate::lease::WriteLease;
-use crate::sync::{Arc, AtomicU32, Ordering};
+use crate::sync::{Access, Arc, AtomicU32, Ordering};
 
 /// Slots begin at multiples of this, which is what direct reads ask for.
 pub const SLOT_ALIGN_BYTES: usize = 4096;
@@ -40,7 +40,8 @@ impl Arena {
         let mut map = map.map_err(|source| ArenaError::Refused { bytes, source })?;
         let base = map.as_mut_ptr();
         let states = (0..n_slots).map(|_| AtomicU32::new(0)).collect();
-        Ok(Self(Arc::new(Memory { base, _map: map, stride, states })))
+        let accesses = (0..n_slots).map(|_| Access::new()).collect();
+        Ok(Self(Arc::new(Memory { base, _map: map, stride, states, accesses })))
     }
 
     /// Slots.
@@ -72,6 +73,8 @@ pub(crate) struct Memory {
     _map: MmapMut,
     stride: usize,
     states: Box<[AtomicU32]>,
+    /// Tells loom who touches which slot when, since it doesn't see raw memory; nothing otherwise.
+    accesses: Box<[Access]>,
 }
 
 // SAFETY: `base` points into `_map`, which lives as long as `Memory`; the bytes behind it are only reached through
@@ -86,6 +89,7 @@ impl Memory {
     /// # Safety
     /// The caller holds a read or write lease of `slot` for all of `'_`.
     pub(crate) unsafe fn bytes(&self, slot: SlotIdx) -> &[u8] {
+        self.accesses[slot.0 as usize].read();
         // SAFETY: in bounds, since `slot` came from `try_write`, which checked it; initialised, since anonymous
         // pages read as zero; nobody writes while the caller's lease lives.
         unsafe { std::slice::from_raw_parts(self.slot_ptr(slot), self.stride) }
@@ -100,6 +104,7 @@ impl Memory {
         reason = "the write lease is the exclusive right, not the borrow of Memory"
     )]
     pub(crate) unsafe fn bytes_mut(&self, slot: SlotIdx) -> &mut [u8] {
+        self.accesses[slot.0 as usize].write();
         // SAFETY: in bounds as above; the write lease excludes every other access.
         unsafe { std::slice::from_raw_parts_mut(self.slot_ptr(slot), self.stride) }
     }
@@ -111,7 +116,8 @@ impl Memory {
 
     /// The writer becomes the first reader.
     pub(crate) fn seal(&self, slot: SlotIdx) {
-        // Release: the written bytes happen before whatever a reader of another thread does.
+        // Release: the written bytes happen before whatever a reader of another thread does. Whatever moves the lease
+        // to that thread orders them too, so no model can tell.
         self.states[slot.0 as usize].store(1, Ordering::Release);
     }
 

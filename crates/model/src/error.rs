@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum ShapeError {
     /// The architecture isn't in our registry.
-    #[error("architecture `{found}` is not supported; supported: {supported}")]
+    #[error("architecture `{}` is not supported; supported: {supported}", found.escape_debug())]
     UnknownArchitecture {
         /// What the file says.
         found: String,

@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p forerun-scheduler --example replay_trace -- fixtures/traces/pico-chat 96`
 //!
-//! The first argument is a trace without its ending (`.json` and `.bin`, see the traces' FORMAT.md), the second the
+//! The first argument is a trace without its ending (`.json` and `.bin`, see fixtures/README.md), the second the
 //! number of slots. Without arguments a small synthetic trace is replayed. Only the scheduler and the two traits at
 //! its sides are at work: the store below has no bytes, and the predictor is twenty lines.
 

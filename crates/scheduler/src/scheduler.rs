@@ -9,13 +9,15 @@
 //! the caller holds them all and gets [`SchedulerError::AllSlotsLeased`]. Guesses never hold a slot for longer than
 //! their own read, and none is begun while `queue` isn't empty.
 
+mod landing;
+
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
 use forerun_arena::{Arena, SlotIdx};
-use forerun_model::{Clock, ExpertKey, LayerId, Nanos, Routing};
-use forerun_storage::{ExpertStore, Fetched, Filled, Refused, RefusedReason, StoreError, StoreStats};
+use forerun_model::{Clock, ExpertKey, LayerId, Routing};
+use forerun_storage::{ExpertStore, Fetched, Refused, RefusedReason, StoreError, StoreStats};
 
 use crate::plan::{Move, plan};
 use crate::slots::{Content, Origin, Slots};
@@ -73,7 +75,7 @@ pub struct Scheduler {
     store_full: bool,
     /// Reads in flight when the store last refused one: guesses don't try beyond, for a try costs a slot.
     depth_seen: usize,
-    /// Experts that were read at least once.
+    /// Experts whose bytes came at least once.
     seen: HashSet<ExpertKey>,
     stats: SchedulerStats,
     // Buffers that are reused from turn to turn.
@@ -224,7 +226,8 @@ impl Scheduler {
 
     fn promise(&mut self, slot: SlotIdx) {
         let row = self.slots.get(slot);
-        if row.origin == Origin::Guess && !row.used {
+        // A guess that is still loading counts when it has landed: it may bring nothing.
+        if row.origin == Origin::Guess && !row.used && !row.is_loading() {
             self.stats.guesses_used += 1;
         }
         self.slots.promise(slot);
@@ -290,7 +293,6 @@ impl Scheduler {
             Origin::Demand => self.stats.fetches += 1,
             Origin::Guess => self.stats.guesses += 1,
         }
-        self.stats.again += u64::from(!self.seen.insert(key));
         Ok(true)
     }
 
@@ -305,78 +307,6 @@ impl Scheduler {
             CachePolicy::KeepNone => self.slots.spend(slot),
         }
         ready
-    }
-
-    /// Takes in what the store has finished, without sleeping.
-    fn poll(&mut self) {
-        if self.slots.n_loading() > 0 {
-            self.store.wait(Nanos(0), &mut self.done);
-            self.land_all();
-        }
-    }
-
-    /// Sleeps until the store has finished something, and takes it in.
-    fn sleep(&mut self) -> Result<(), SchedulerError> {
-        let n_loading = self.slots.n_loading();
-        if let (0, false, Some(&key)) = (n_loading, self.store_full, self.queue.front()) {
-            return Err(SchedulerError::AllSlotsLeased { key, n_slots: self.slots.len() });
-        }
-        let before = self.clock.now();
-        self.store.wait(Nanos::MAX, &mut self.done);
-        self.stats.stall = self.stats.stall + (self.clock.now() - before);
-        if self.done.is_empty() {
-            self.store_full = false;
-            return Err(SchedulerError::StoreStuck { n_loading });
-        }
-        self.land_all();
-        Ok(())
-    }
-
-    fn land_all(&mut self) {
-        let mut done = std::mem::take(&mut self.done);
-        for Fetched { key, result } in done.drain(..) {
-            self.store_full = false;
-            let slot = self.slots.find(key).filter(|&slot| self.slots.get(slot).is_loading());
-            let slot = slot.expect("a store gives back what was begun, once");
-            match result {
-                Ok(filled) => self.land(slot, filled),
-                Err(source) => self.crash(slot, source),
-            }
-        }
-        self.done = done;
-    }
-
-    /// A read has filled its slot.
-    fn land(&mut self, slot: SlotIdx, filled: Filled) {
-        assert_eq!(filled.lease.slot(), slot, "a store fills the slot that it was given");
-        let row = self.slots.get(slot);
-        match row.origin {
-            Origin::Demand => self.stats.bytes_demand += filled.read_bytes,
-            Origin::Guess => self.stats.bytes_guess += filled.read_bytes,
-        }
-        if row.promised {
-            self.n_awaited -= 1;
-            self.ready.push_back(slot);
-        }
-        self.slots.fill(slot, filled);
-    }
-
-    /// A read has failed. Who asked for it in this turn hears of it; who joined an older read gets one of their own.
-    fn crash(&mut self, slot: SlotIdx, source: StoreError) {
-        self.stats.failures += 1;
-        let row = self.slots.get(slot);
-        let (key, promised) = (row.key, row.promised);
-        let asked_now = row.origin == Origin::Demand && row.turn == self.slots.turn();
-        self.slots.vacate(slot);
-        if !promised {
-            return;
-        }
-        self.n_awaited -= 1;
-        let at = self.queue.partition_point(|&queued| queued < key);
-        self.queue.insert(at, key);
-        if asked_now {
-            self.failure.get_or_insert(SchedulerError::Fetch { key, source });
-        }
     }
 }
 

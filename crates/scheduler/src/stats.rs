@@ -19,13 +19,13 @@ pub struct SchedulerStats {
     pub evictions: u64,
     /// Reads begun because a router asked.
     pub fetches: u64,
-    /// Reads, of either kind, of an expert that had been read before.
+    /// Reads, of either kind, that brought an expert that had been there before.
     pub again: u64,
     /// Reads that came back without bytes.
     pub failures: u64,
     /// Reads begun because a predictor guessed.
     pub guesses: u64,
-    /// Guesses that a router wanted before they lost their slot.
+    /// Guesses that were read, and that a router wanted before they lost their slot.
     pub guesses_used: u64,
     /// Bytes read because a router asked.
     pub bytes_demand: u64,
@@ -33,7 +33,8 @@ pub struct SchedulerStats {
     pub bytes_guess: u64,
     /// Those of `bytes_guess` that no router wanted, or not yet.
     pub bytes_wasted: u64,
-    /// Time that callers slept in [`Turn::next_ready`](crate::Turn::next_ready).
+    /// Time that callers waited for reads that then came back: asleep in
+    /// [`Turn::next_ready`](crate::Turn::next_ready), or while a store without readers of its own did the reading.
     pub stall: Nanos,
 }
 

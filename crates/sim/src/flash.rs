@@ -265,7 +265,8 @@ impl ReadBackend for SimFlash {
     }
 }
 
-/// Whether a read touches a range that is broken for good: ranges of 512 bytes, chosen by the seed.
+/// Whether a segment of a read begins in a range that is broken for good: ranges of 512 bytes, chosen by the seed.
+/// Only the beginnings count, so that long reads die no more often than short ones.
 fn is_dead(read: &Read, permille: u32, seed: u64) -> bool {
     let is_dead =
         |s: &Segment| hash(&[seed, s.file.into(), s.offset_bytes / 512]) % 1000 < u64::from(permille);

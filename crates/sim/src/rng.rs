@@ -12,11 +12,6 @@ impl Rng {
         Self { state: seed }
     }
 
-    /// Another generator, whose numbers have nothing to do with those that follow here.
-    pub fn fork(&mut self) -> Self {
-        Self::new(self.next_u64())
-    }
-
     /// The next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -101,8 +101,14 @@ impl Read {
     /// or one comes back short. An error after the first byte is a short read: the caller meets it when it resumes.
     pub(crate) fn perform(
         mut self,
-        mut read_at: impl FnMut(u16, &mut [u8], u64) -> io::Result<usize>,
+        read_at: impl FnMut(u16, &mut [u8], u64) -> io::Result<usize>,
     ) -> Completed {
+        let result = self.fill(read_at);
+        Completed { tag: self.tag, lease: self.lease, result }
+    }
+
+    /// The part of [`Read::perform`] that may panic, and leaves the lease where it is.
+    fn fill(&mut self, mut read_at: impl FnMut(u16, &mut [u8], u64) -> io::Result<usize>) -> io::Result<u64> {
         let mut result = Ok(0);
         for segment in &self.segments {
             let (start, len) = (segment.slot_offset_bytes as usize, segment.len_bytes as usize);
@@ -118,6 +124,6 @@ impl Read {
                 break;
             }
         }
-        Completed { tag: self.tag, lease: self.lease, result }
+        result
     }
 }

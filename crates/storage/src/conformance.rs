@@ -1,6 +1,7 @@
 //! What every read backend must do. A backend's own test is one line: it calls [`check`].
 
 use std::collections::BTreeMap;
+use std::panic::{self, AssertUnwindSafe};
 
 use bytes::Bytes;
 use forerun_arena::{Arena, SlotIdx, WriteLease};
@@ -10,6 +11,9 @@ use crate::{Completed, Read, ReadBackend, Segment, Tag};
 
 /// Bytes of a slot in these checks.
 const SLOT_BYTES: usize = 8192;
+
+/// How often a read in flight is looked at; a fast backend finishes it meanwhile, a simulated one never.
+const LOOKS: usize = 1000;
 
 /// What a slot holds before a read, to see what the read left alone.
 const UNTOUCHED: u8 = 0xEE;
@@ -26,7 +30,9 @@ pub fn check<B: ReadBackend>(mut make: impl FnMut(&[Bytes]) -> B) {
     rig().an_unknown_file_is_an_error();
     rig().a_full_queue_gives_the_read_back();
     rig().many_reads_all_come_back_once();
+    rig().looking_neither_loses_nor_doubles_a_read();
     rig().waiting_for_nothing_returns();
+    rig().a_segment_past_its_slot_panics();
     rig().dropping_frees_the_slots();
 }
 
@@ -109,6 +115,33 @@ impl<B: ReadBackend> Rig<B> {
                 free.push(completed.lease);
             }
             assert!(over.len() > before, "reads are in flight, and none came back");
+        }
+    }
+
+    fn looking_neither_loses_nor_doubles_a_read(&mut self) {
+        let read = Read { tag: Tag(5), segments: vec![small(5)], lease: blank(&arena(1), 0) };
+        self.backend.submit(read).expect("an idle backend takes a read");
+        let mut done = Vec::new();
+        for _ in 0..LOOKS {
+            self.backend.wait(Nanos(0), &mut done);
+        }
+        if done.is_empty() {
+            self.backend.wait(Nanos::MAX, &mut done);
+        }
+        self.backend.wait(Nanos(0), &mut done);
+        self.backend.wait(Nanos::MAX, &mut done);
+        assert_eq!(done.len(), 1, "one read was submitted, and so many came back");
+        let Completed { tag, mut lease, result } = done.remove(0);
+        assert_eq!((tag, result.expect("a read inside the files succeeds")), (Tag(5), 100));
+        assert!(lease.bytes_mut()[..] == self.expected(&[small(5)])[..], "wrong bytes after looking");
+    }
+
+    fn a_segment_past_its_slot_panics(&mut self) {
+        let slot_bytes = u32::try_from(SLOT_BYTES).expect("a small slot");
+        for bad in [segment(0, 0, 1, slot_bytes), segment(0, 0, slot_bytes, 1), segment(0, 0, 2, u32::MAX)] {
+            let read = Read { tag: Tag(6), segments: vec![small(6), bad], lease: blank(&arena(1), 0) };
+            let submitted = panic::catch_unwind(AssertUnwindSafe(|| self.backend.submit(read)));
+            assert!(submitted.is_err(), "{bad:?} was taken for a slot of {SLOT_BYTES} bytes");
         }
     }
 

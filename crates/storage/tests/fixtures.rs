@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use forerun_model::{ExpertKey, LayerId, ModelShape};
+use forerun_storage::gguf::{Array, Value};
 use forerun_storage::{Catalog, Gguf, Resident, ResidentMode};
 
 fn fixture(name: &str) -> PathBuf {
@@ -62,9 +63,8 @@ fn records_of_layers_differ_in_size() {
 #[test]
 fn taken_arrays_are_gone() {
     let mut gguf = Gguf::open(&fixture("pico-q4_k_m.gguf")).unwrap();
-    let tokens = gguf.metadata.take_texts("tokenizer.ggml.tokens").unwrap();
-    assert!(!tokens.is_empty());
-    assert!(gguf.metadata.take_texts("tokenizer.ggml.tokens").is_none());
-    assert!(gguf.metadata.take_texts("general.architecture").is_none());
+    let tokens = gguf.metadata.take("tokenizer.ggml.tokens").unwrap();
+    assert!(matches!(tokens, Value::Array(Array::Text(texts)) if !texts.is_empty()));
+    assert!(gguf.metadata.take("tokenizer.ggml.tokens").is_none());
     assert!(gguf.metadata.value("general.architecture").is_some());
 }

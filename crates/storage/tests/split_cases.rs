@@ -215,6 +215,29 @@ fn a_folder_of_several_models_lists_them() {
 
 #[cfg(unix)]
 #[test]
+fn a_shard_that_cannot_be_looked_for_says_why() {
+    let set = Set::write(2, &[0]);
+    // A link to itself: neither there nor absent.
+    std::os::unix::fs::symlink(set.name(1), set.path(1)).unwrap();
+    let error = refused(&set.path(0), &["find", &set.name(1)]);
+    assert!(matches!(error, OpenError::Io { doing: "find", .. }), "{error:?}");
+}
+
+/// Other systems refuse to make such a file.
+#[cfg(target_os = "linux")]
+#[test]
+fn names_that_are_not_utf_8_are_listed_and_opened() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = TempDir::new().unwrap();
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"odd-\xff.gguf"));
+    fs::write(&odd, Model::default().file().write()).unwrap();
+    load(folder.path());
+    fs::write(folder.path().join("other.gguf"), b"GGUF").unwrap();
+    refused(folder.path(), &["several models", "odd-\u{fffd}.gguf", "other.gguf"]);
+}
+
+#[cfg(unix)]
+#[test]
 fn a_device_is_not_a_model() {
     assert!(matches!(Gguf::open(Path::new("/dev/zero")), Err(OpenError::NotAFile { .. })));
 }

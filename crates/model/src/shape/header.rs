@@ -8,7 +8,7 @@ const LAYERS_MAX: u64 = 1024;
 const WIDTH_MAX: u64 = 1 << 17;
 const HEADS_MAX: u64 = 1024;
 const EXPERTS_MAX: u64 = 4096;
-const VOCAB_MAX: u64 = 1 << 22;
+const VOCAB_MAX: u64 = 1 << 20;
 const CONTEXT_MAX: u64 = 1 << 31;
 
 /// A file's metadata, and the architecture that prefixes its keys.

@@ -186,3 +186,11 @@ fn another_architecture_is_refused_by_name() {
     let error = ModelShape::from_metadata(&map).unwrap_err().to_string();
     assert!(error.contains("`llama`") && error.contains("qwen35moe"), "{error}");
 }
+
+#[test]
+fn a_refused_architecture_does_not_rule_the_terminal() {
+    let mut map = header();
+    map.0.insert("general.architecture".into(), V::T("\x1b[2Jllama"));
+    let message = ModelShape::from_metadata(&map).unwrap_err().to_string();
+    assert!(message.contains("`\\u{1b}[2Jllama`"), "{message}");
+}

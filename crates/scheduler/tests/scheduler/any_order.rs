@@ -113,27 +113,6 @@ proptest! {
             prop_assert_eq!((stats.guesses, stats.bytes_guess, stats.bytes_wasted), (0, 0, 0));
         }
     }
-
-    /// Case 94: below one working set a cache may be useless, but it never reads more than no cache at all.
-    #[test]
-    fn a_cache_never_reads_more_than_no_cache(seed in any::<u64>(), quarter_sets in 1usize..9, n_rows in 1usize..4) {
-        let top_k = 4;
-        let n_slots = (usize::from(N_LAYERS) * top_k * quarter_sets / 4).max(2);
-        let bytes = [CachePolicy::Lru, CachePolicy::KeepNone].map(|policy| {
-            let store = ChanceStore::new(seed, 4, N_EXPERTS);
-            let mut scheduler = scheduler(n_slots, store, Box::new(NoPredictor), policy);
-            let mut chance = Chance(seed);
-            for step in 0..60u16 {
-                let routing = random_routing(&mut chance, n_rows, top_k, N_EXPERTS);
-                run_layer(&mut scheduler, step % N_LAYERS, &routing).unwrap();
-            }
-            let stats = scheduler.stats();
-            assert_eq!(stats.bytes_demand, stats.misses * RECORD_BYTES);
-            assert_eq!(stats.hits + stats.misses, stats.wanted());
-            stats.bytes_demand
-        });
-        prop_assert!(bytes[0] <= bytes[1], "{} slots: cached {} B, uncached {} B", n_slots, bytes[0], bytes[1]);
-    }
 }
 
 /// Case 86: a miss must not evict what the same layer has resolved already.

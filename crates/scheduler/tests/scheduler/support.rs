@@ -45,6 +45,8 @@ pub(crate) struct ChanceStore {
     pub(crate) reads: Vec<(ExpertKey, WriteLease)>,
     /// Finishes nothing at all, which no store may do.
     pub(crate) silent: bool,
+    /// Finishes nothing before somebody sleeps.
+    pub(crate) never_early: bool,
     pub(crate) stats: StoreStats,
 }
 
@@ -57,6 +59,7 @@ impl ChanceStore {
             fail: FailPermille::default(),
             reads: Vec::new(),
             silent: false,
+            never_early: false,
             stats: StoreStats::default(),
         }
     }
@@ -83,6 +86,9 @@ impl ExpertStore for ChanceStore {
 
     fn wait(&mut self, until: Nanos, done: &mut Vec<Fetched>) {
         let n_min = usize::from(until == Nanos::MAX);
+        if self.never_early && n_min == 0 {
+            return;
+        }
         let n = (n_min + self.chance.below(3)).min(self.reads.len());
         for _ in 0..n {
             if self.silent {

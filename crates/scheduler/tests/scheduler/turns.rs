@@ -1,12 +1,14 @@
 //! What a turn promises, one sentence a test.
 
+use std::sync::Arc;
+
 use crate::support::*;
-use forerun_arena::{Arena, ReadLease};
-use forerun_model::{ExpertKey, LayerId};
+use forerun_arena::{Arena, ReadLease, WriteLease};
+use forerun_model::{Clock, ExpertKey, LayerId, Nanos};
 use forerun_scheduler::{
     CachePolicy, GuessInput, NoPredictor, Scheduler, SchedulerConfig, SchedulerError, SchedulerStats,
 };
-use forerun_storage::StoreError;
+use forerun_storage::{ExpertStore, Fetched, Refused, StoreError, StoreStats};
 
 fn plain(n_slots: usize, policy: CachePolicy) -> Scheduler {
     scheduler(n_slots, ChanceStore::new(1, 4, 32), Box::new(NoPredictor), policy)
@@ -225,7 +227,7 @@ fn one_slot_is_too_few() {
         store: Box::new(ChanceStore::new(11, 1, 1)),
         predictor: Box::new(NoPredictor),
         policy: CachePolicy::Lru,
-        clock: std::sync::Arc::new(Ticks::default()),
+        clock: Arc::new(Ticks::default()),
     };
     let error = Scheduler::new(config).unwrap_err();
     assert!(matches!(error, SchedulerError::TooFewSlots { n_slots: 1, n_slots_min: 2 }));
@@ -236,6 +238,87 @@ fn sleeping_is_counted_as_stall() {
     let mut scheduler = plain(4, CachePolicy::Lru);
     run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap();
     let SchedulerStats { stall, .. } = scheduler.stats();
+    assert!(stall > Nanos(0), "nothing was there, so the caller slept");
     run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap();
     assert_eq!(scheduler.stats().stall, stall, "hits need no sleep");
+}
+
+/// A store that reads on its caller's time, whatever `until` says.
+struct Copying {
+    inner: ChanceStore,
+    clock: Arc<Ticks>,
+}
+
+impl ExpertStore for Copying {
+    fn begin(&mut self, key: ExpertKey, slot: WriteLease) -> Result<(), Refused> {
+        self.inner.begin(key, slot)
+    }
+
+    fn wait(&mut self, _until: Nanos, done: &mut Vec<Fetched>) {
+        for _ in 0..1000 {
+            let _ = self.clock.now();
+        }
+        self.inner.wait(Nanos::MAX, done);
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.inner.stats()
+    }
+}
+
+#[test]
+fn a_look_that_takes_time_and_brings_something_is_counted_as_stall() {
+    let clock = Arc::new(Ticks::default());
+    let store = Copying { inner: ChanceStore::new(1, 4, 32), clock: Arc::clone(&clock) };
+    let mut scheduler = Scheduler::new(SchedulerConfig {
+        arena: Arena::new(4, 64).unwrap(),
+        store: Box::new(store),
+        predictor: Box::new(NoPredictor),
+        policy: CachePolicy::Lru,
+        clock: clock.clone(),
+    })
+    .unwrap();
+    let mut turn = scheduler.open_layer(LayerId(0), &routing(&[&[1]])).unwrap();
+    // The look before the first expert finds it, so nobody sleeps.
+    assert!(turn.next_ready().unwrap().is_some());
+    drop(turn);
+    assert!(scheduler.stats().stall >= Nanos(1000), "{}", scheduler.stats().stall);
+}
+
+#[test]
+fn reads_that_bring_nothing_are_neither_read_before_nor_used() {
+    let store = ChanceStore::new(3, 8, 32);
+    let fail = store.fail.clone();
+    let mut scheduler = scheduler(8, store, Box::new(Told), CachePolicy::Lru);
+    fail.set(1000);
+    let mut turn = scheduler.open_layer(LayerId(0), &routing(&[&[1, 2, 3]])).unwrap();
+    (0..20).for_each(|_| drop(turn.next_ready()));
+    drop(turn);
+    while scheduler.n_loading() > 0 {
+        let _ = run_layer(&mut scheduler, 0, &routing(&[&[4]]));
+    }
+    // A guess that a router wants while it is loading, and that then fails.
+    scheduler.offer(GuessInput { layer: LayerId(1), n_experts: 2, probabilities: &[0.9, 0.0] });
+    let mut turn = scheduler.open_layer(LayerId(1), &routing(&[&[0]])).unwrap();
+    assert!(turn.next_ready().is_err());
+    drop(turn);
+    let stats = scheduler.stats();
+    assert!(stats.failures > 3 && stats.guesses == 1, "{stats:?}");
+    assert_eq!((stats.again, stats.guesses_used), (0, 0), "{stats:?}");
+    fail.set(0);
+    run_layer(&mut scheduler, 0, &routing(&[&[1, 2, 3]])).unwrap();
+    assert_eq!(scheduler.stats().again, 0, "the first time that their bytes came");
+}
+
+#[test]
+fn a_guess_that_is_wanted_while_it_loads_was_used() {
+    let mut store = ChanceStore::new(6, 8, 4);
+    store.never_early = true;
+    let mut scheduler = scheduler(8, store, Box::new(Told), CachePolicy::Lru);
+    scheduler.offer(GuessInput { layer: LayerId(0), n_experts: 4, probabilities: &[0.9, 0.0, 0.0, 0.0] });
+    run_layer(&mut scheduler, 0, &routing(&[&[0]])).unwrap();
+    let stats = scheduler.stats();
+    assert_eq!((stats.joins, stats.guesses, stats.guesses_used), (1, 1, 1), "{stats:?}");
+    run_layer(&mut scheduler, 0, &routing(&[&[0]])).unwrap();
+    assert_eq!(scheduler.stats().guesses_used, 1, "once");
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -27,7 +28,7 @@ pub struct PreadConfig {
 
 impl Default for PreadConfig {
     fn default() -> Self {
-        Self { n_threads: 8, depth: 64 }
+        Self { n_threads: 4, depth: 32 }
     }
 }
 
@@ -151,7 +152,7 @@ impl Queue {
 
 fn work(files: &[DataFile], queue: &Queue, done: &SyncSender<Completed>) {
     while let Some(read) = queue.pop() {
-        let completed = read.perform(|file, buffer, offset_bytes| {
+        let completed = perform(read, |file, buffer, offset_bytes| {
             let file = files.get(usize::from(file)).ok_or(io::ErrorKind::NotFound)?;
             file.read_at(buffer, offset_bytes)
         });
@@ -161,12 +162,21 @@ fn work(files: &[DataFile], queue: &Queue, done: &SyncSender<Completed>) {
     }
 }
 
+/// Like [`Read::perform`], but a panic is a failed read: whoever waits must hear of it, and the slot must come back.
+fn perform(mut read: Read, read_at: impl FnMut(u16, &mut [u8], u64) -> io::Result<usize>) -> Completed {
+    // Unwind safe: after a panic the slot's bytes mean nothing, which is what an error says.
+    let result = panic::catch_unwind(AssertUnwindSafe(|| read.fill(read_at)));
+    let result = result.unwrap_or_else(|_| Err(io::Error::other("a reader thread panicked")));
+    Completed { tag: read.tag, lease: read.lease, result }
+}
+
 #[cfg(test)]
 mod tests {
+    use forerun_arena::{Arena, SlotIdx};
     use forerun_model::SystemClock;
 
     use super::*;
-    use crate::{conformance, testing};
+    use crate::{Segment, Tag, conformance, testing};
 
     fn backend(files: &FileSet, n_threads: usize, depth: usize) -> PreadBackend {
         PreadBackend::new(files, PreadConfig { n_threads, depth }, Arc::new(SystemClock::new())).unwrap()
@@ -177,6 +187,16 @@ mod tests {
         for (n_threads, depth) in [(1, 1), (3, 2), (4, 16)] {
             conformance::check(|files| backend(&testing::temporary(files), n_threads, depth));
         }
+    }
+
+    #[test]
+    fn a_panic_is_a_failed_read_and_gives_the_slot_back() {
+        let lease = Arena::new(1, 1).unwrap().try_write(SlotIdx(0)).unwrap();
+        let segment = Segment { file: 0, offset_bytes: 0, len_bytes: 1, slot_offset_bytes: 0 };
+        let read = Read { tag: Tag(9), segments: vec![segment], lease };
+        let completed = perform(read, |_, _, _| panic!("a bug in reading"));
+        assert_eq!((completed.tag, completed.lease.slot()), (Tag(9), SlotIdx(0)));
+        assert_eq!(completed.result.unwrap_err().kind(), io::ErrorKind::Other);
     }
 
     #[test]

@@ -115,10 +115,12 @@ pub enum HeaderError {
         /// Largest alignment that is accepted.
         max: u64,
     },
-    /// A tensor name with a zero byte in it.
-    #[error("the name of tensor {idx} contains a zero byte")]
-    NameByte {
-        /// Position in the list of tensors.
+    /// A name with a zero byte, an escape or another control character in it.
+    #[error("{what}, number {idx} of its list, contains a control character")]
+    NameControl {
+        /// What is named.
+        what: &'static str,
+        /// Its position in the list, counted from 0.
         idx: u64,
     },
     /// A tensor that occurs twice.

@@ -98,6 +98,16 @@ impl<'a> Cursor<'a> {
         String::from_utf8(bytes).map_err(|_| HeaderError::Utf8 { what: what.to_owned() })
     }
 
+    /// Like [`Cursor::text`], for name `idx` of a list, of 1 to `max` bytes. Names end up in messages, so a control
+    /// character, with which one could rule a terminal, is refused.
+    pub(super) fn name(&mut self, what: &'static str, (idx, max): (u64, u64)) -> Result<String, HeaderError> {
+        let name = self.text(what, (1, max))?;
+        if name.contains(char::is_control) {
+            return Err(HeaderError::NameControl { what, idx });
+        }
+        Ok(name)
+    }
+
     /// An empty vector with room for exactly `count` values, each of which takes at least `min_bytes` in the file.
     pub(super) fn room<T>(&mut self, what: &str, count: u64, min_bytes: u64) -> Result<Vec<T>, HeaderError> {
         self.check_left(what, count, min_bytes)?;
@@ -111,7 +121,8 @@ impl<'a> Cursor<'a> {
         Ok(vec)
     }
 
-    fn check_left(&self, what: &str, count: u64, min_bytes: u64) -> Result<(), HeaderError> {
+    /// Refuses `count` values of at least `min_bytes` bytes each that the file is too short for.
+    pub(super) fn check_left(&self, what: &str, count: u64, min_bytes: u64) -> Result<(), HeaderError> {
         let need_bytes = count.saturating_mul(min_bytes);
         let left_bytes = self.file_bytes - self.at;
         if need_bytes <= left_bytes {

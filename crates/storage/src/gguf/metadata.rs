@@ -3,11 +3,11 @@
 use forerun_model::{KeyValue, KeyValues};
 
 use super::header::{Counts, Cursor};
-use super::value::{Array, Value};
+use super::value::Value;
 use crate::error::HeaderError;
 
-/// Longest key that is accepted; the format's own limit.
-const KEY_BYTES_MAX: u64 = (1 << 16) - 1;
+/// Longest key that is accepted; the format allows 64 KiB, but keys end up in messages.
+const KEY_BYTES_MAX: u64 = 1024;
 
 /// Data begins at a multiple of this where the header doesn't say otherwise.
 const ALIGNMENT_DEFAULT: u64 = 32;
@@ -26,8 +26,8 @@ impl Metadata {
         let what = "the list of metadata keys";
         let mut entries: Vec<(String, Value)> = cursor.room(what, counts.n_entries, 1)?;
         let mut order: Vec<u32> = cursor.room(what, counts.n_entries, 1)?;
-        for _ in 0..counts.n_entries {
-            let key = cursor.text("a metadata key", (1, KEY_BYTES_MAX))?;
+        for idx in 0..counts.n_entries {
+            let key = cursor.name("a metadata key", (idx, KEY_BYTES_MAX))?;
             let value = Value::read(cursor, &key)?;
             entries.push((key, value));
         }
@@ -50,29 +50,17 @@ impl Metadata {
         self.entries.iter().find(|entry| entry.0 == key).map(|entry| &entry.1)
     }
 
-    /// Hands out the value of `key` and forgets it, so that its memory is the caller's.
+    /// Hands out the value of `key` and forgets it, so that its memory is the caller's. A vocabulary is to be taken
+    /// after the model's shape was read, which counts its tokens.
     pub fn take(&mut self, key: &str) -> Option<Value> {
         let idx = self.entries.iter().position(|entry| entry.0 == key)?;
         Some(self.entries.remove(idx).1)
     }
 
-    /// Like [`Metadata::take`], for an array of strings; anything else stays where it is. A vocabulary is to be taken
-    /// after the model's shape was read, which counts its tokens.
-    pub fn take_texts(&mut self, key: &str) -> Option<Vec<String>> {
-        let Some(Value::Array(Array::Text(_))) = self.value(key) else { return None };
-        match self.take(key) {
-            Some(Value::Array(Array::Text(texts))) => Some(texts),
-            _ => None,
-        }
-    }
-
     /// What tensor offsets are multiples of.
     pub(super) fn alignment(&self) -> Result<u64, HeaderError> {
         let Some(value) = self.value("general.alignment") else { return Ok(ALIGNMENT_DEFAULT) };
-        let number = match value.widen() {
-            KeyValue::Integer(number) => u64::try_from(number).ok(),
-            _ => None,
-        };
+        let number = value.integer().and_then(|number| u64::try_from(number).ok());
         number
             .filter(|number| number.is_power_of_two() && *number <= ALIGNMENT_MAX)
             .ok_or_else(|| HeaderError::Alignment { found: value.to_string(), max: ALIGNMENT_MAX })

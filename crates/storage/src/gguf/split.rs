@@ -2,10 +2,9 @@
 //! their headers agree.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-use forerun_model::{KeyValue, KeyValues};
 
 use super::metadata::Metadata;
 use crate::OpenError;
@@ -54,14 +53,14 @@ pub(super) fn locate(path: &Path) -> Result<Located, OpenError> {
 fn locate_in(folder: &Path) -> Result<Located, OpenError> {
     let refused = |source| OpenError::Io { doing: "list", path: folder.to_owned(), source };
     // One entry per model, whatever order the system lists files in: its first file.
-    let mut models: BTreeMap<(String, u64), String> = BTreeMap::new();
+    let mut models: BTreeMap<(OsString, u64), OsString> = BTreeMap::new();
     for entry in fs::read_dir(folder).map_err(refused)? {
-        let Ok(name) = entry.map_err(refused)?.file_name().into_string() else { continue };
-        if !name.ends_with(SUFFIX) {
+        let name = entry.map_err(refused)?.file_name();
+        if !name.as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
             continue;
         }
-        let model = match ShardName::parse(&name) {
-            Some(shard) => (shard.prefix.to_owned(), shard.n_shards),
+        let model = match name.to_str().and_then(ShardName::parse) {
+            Some(shard) => (shard.prefix.into(), shard.n_shards),
             None => (name.clone(), 0),
         };
         let first = models.entry(model).or_insert_with(|| name.clone());
@@ -69,12 +68,13 @@ fn locate_in(folder: &Path) -> Result<Located, OpenError> {
             *first = name;
         }
     }
-    let mut found: Vec<String> = models.into_values().collect();
+    let mut found: Vec<OsString> = models.into_values().collect();
     match (found.pop(), found.is_empty()) {
         (None, _) => Err(OpenError::EmptyFolder { path: folder.to_owned() }),
         (Some(name), true) => siblings(&folder.join(name)),
         (Some(name), false) => {
             found.push(name);
+            let found = found.iter().map(|name| name.to_string_lossy().into_owned()).collect();
             Err(OpenError::SeveralModels { path: folder.to_owned(), found })
         }
     }
@@ -91,10 +91,14 @@ fn siblings(path: &Path) -> Result<Located, OpenError> {
     let mut paths = Vec::new();
     for shard in 1..=n_shards {
         let path = path.with_file_name(format!("{prefix}-{shard:05}-of-{n_shards:05}{SUFFIX}"));
-        if !path.exists() {
-            return Err(OpenError::MissingShard { path, n_shards: usize::try_from(n_shards).unwrap_or(0) });
+        match path.try_exists() {
+            Ok(true) => paths.push(path),
+            Ok(false) => {
+                let n_shards = usize::try_from(n_shards).unwrap_or(0);
+                return Err(OpenError::MissingShard { path, n_shards });
+            }
+            Err(source) => return Err(OpenError::Io { doing: "find", path, source }),
         }
-        paths.push(path);
     }
     Ok(Located { paths, split: true })
 }
@@ -135,10 +139,7 @@ fn expect(path: &Path, metadata: &Metadata, key: &'static str, expected: u64) ->
 }
 
 fn number(metadata: &Metadata, key: &str) -> Option<u64> {
-    match metadata.get(key)? {
-        KeyValue::Integer(number) => u64::try_from(number).ok(),
-        _ => None,
-    }
+    u64::try_from(metadata.value(key)?.integer()?).ok()
 }
 
 #[cfg(test)]

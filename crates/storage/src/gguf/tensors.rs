@@ -59,10 +59,7 @@ pub(super) fn read(cursor: &mut Cursor<'_>, n: u64, file: u16) -> Result<Vec<Ten
 }
 
 fn read_one(cursor: &mut Cursor<'_>, idx: u64, file: u16) -> Result<TensorInfo, HeaderError> {
-    let name = cursor.text("a tensor name", (1, NAME_BYTES_MAX))?;
-    if name.contains('\0') {
-        return Err(HeaderError::NameByte { idx });
-    }
+    let name = cursor.name("a tensor name", (idx, NAME_BYTES_MAX))?;
     let n_dims = cursor.u32(&name)?;
     let Some(n) = u8::try_from(n_dims).ok().filter(|n| (1..=DIMS_MAX).contains(&usize::from(*n))) else {
         return Err(HeaderError::DimCount { name, found: n_dims });

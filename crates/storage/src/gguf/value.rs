@@ -16,8 +16,9 @@ const SHOWN_MAX: usize = 8;
 /// Bytes of a text that are shown before the rest is only counted.
 const TEXT_SHOWN_BYTES: usize = 120;
 
-/// Most entries of an array, 16 times those of the largest vocabulary known: readers may widen each to 16 bytes.
-const ENTRIES_MAX: u64 = 1 << 22;
+/// Most entries of an array, four times those of the largest vocabulary known: readers may widen each to 16 bytes,
+/// which is 16 MiB then.
+const ENTRIES_MAX: u64 = 1 << 20;
 
 /// One value, in the type that the file has it in.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +79,18 @@ impl Value {
         })
     }
 
-    /// The value, widened.
+    /// The value if it is a single integer, of any type. Arrays aren't touched, however long they are.
+    pub fn integer(&self) -> Option<i128> {
+        match self {
+            Self::Array(_) => None,
+            single => match single.widen() {
+                KeyValue::Integer(value) => Some(value),
+                _ => None,
+            },
+        }
+    }
+
+    /// The value, widened; an array of numbers is copied.
     pub fn widen(&self) -> KeyValue<'_> {
         match self {
             Self::U8(v) => KeyValue::Integer((*v).into()),
@@ -127,9 +139,6 @@ impl Array {
     fn read(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Self, HeaderError> {
         let kind = cursor.u32(key)?;
         let n = cursor.u64(key)?;
-        if n > ENTRIES_MAX {
-            return Err(HeaderError::Entries { key: key.to_owned(), found: n, max: ENTRIES_MAX });
-        }
         Ok(match kind {
             0 => Self::U8(numbers(cursor, key, n, u8::from_le_bytes)?),
             1 => Self::I8(numbers(cursor, key, n, i8::from_le_bytes)?),
@@ -190,13 +199,18 @@ fn numbers<T, const N: usize>(
     entries(cursor, key, (n, N as u64), |cursor| cursor.bytes(key).map(decode))
 }
 
-/// `n` entries of at least `min_bytes` bytes in the file.
+/// `n` entries of at least `min_bytes` bytes in the file, at most [`ENTRIES_MAX`].
 fn entries<'a, T>(
     cursor: &mut Cursor<'a>,
     key: &str,
     (n, min_bytes): (u64, u64),
     mut read: impl FnMut(&mut Cursor<'a>) -> Result<T, HeaderError>,
 ) -> Result<Vec<T>, HeaderError> {
+    // What isn't in the file is said first: a broken count is seldom a long array.
+    cursor.check_left(key, n, min_bytes)?;
+    if n > ENTRIES_MAX {
+        return Err(HeaderError::Entries { key: key.to_owned(), found: n, max: ENTRIES_MAX });
+    }
     let mut list = cursor.room(key, n, min_bytes)?;
     for _ in 0..n {
         list.push(read(cursor)?);

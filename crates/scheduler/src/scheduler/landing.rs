@@ -1,0 +1,93 @@
+//! Reads that come back: waited for, timed, counted, and put where their experts belong.
+
+use forerun_arena::SlotIdx;
+use forerun_model::Nanos;
+use forerun_storage::{Fetched, Filled, StoreError};
+
+use super::Scheduler;
+use crate::SchedulerError;
+use crate::slots::Origin;
+
+impl Scheduler {
+    /// Takes in what the store has finished, without sleeping.
+    pub(super) fn poll(&mut self) {
+        if self.slots.n_loading() > 0 {
+            self.wait(Nanos(0));
+            self.land_all();
+        }
+    }
+
+    /// Sleeps until the store has finished something, and takes it in.
+    pub(super) fn sleep(&mut self) -> Result<(), SchedulerError> {
+        let n_loading = self.slots.n_loading();
+        if let (0, false, Some(&key)) = (n_loading, self.store_full, self.queue.front()) {
+            return Err(SchedulerError::AllSlotsLeased { key, n_slots: self.slots.len() });
+        }
+        self.wait(Nanos::MAX);
+        if self.done.is_empty() {
+            self.store_full = false;
+            return Err(SchedulerError::StoreStuck { n_loading });
+        }
+        self.land_all();
+        Ok(())
+    }
+
+    /// Waits for the store, which is a stall if it brings something; a store that does its reading here, without
+    /// readers of its own, takes its time even for a look.
+    fn wait(&mut self, until: Nanos) {
+        let before = self.clock.now();
+        self.store.wait(until, &mut self.done);
+        if !self.done.is_empty() {
+            self.stats.stall = self.stats.stall + (self.clock.now() - before);
+        }
+    }
+
+    fn land_all(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        for Fetched { key, result } in done.drain(..) {
+            self.store_full = false;
+            let slot = self.slots.find(key).filter(|&slot| self.slots.get(slot).is_loading());
+            let slot = slot.expect("a store gives back what was begun, once");
+            match result {
+                Ok(filled) => self.land(slot, filled),
+                Err(source) => self.crash(slot, source),
+            }
+        }
+        self.done = done;
+    }
+
+    /// A read has filled its slot.
+    fn land(&mut self, slot: SlotIdx, filled: Filled) {
+        assert_eq!(filled.lease.slot(), slot, "a store fills the slot that it was given");
+        let row = self.slots.get(slot);
+        match row.origin {
+            Origin::Demand => self.stats.bytes_demand += filled.read_bytes,
+            Origin::Guess => self.stats.bytes_guess += filled.read_bytes,
+        }
+        self.stats.guesses_used += u64::from(row.origin == Origin::Guess && row.used);
+        self.stats.again += u64::from(!self.seen.insert(row.key));
+        if row.promised {
+            self.n_awaited -= 1;
+            self.ready.push_back(slot);
+        }
+        self.slots.fill(slot, filled);
+    }
+
+    /// A read has failed. Who asked for it in this turn hears of it; who joined an older read gets one of their own.
+    fn crash(&mut self, slot: SlotIdx, source: StoreError) {
+        self.stats.failures += 1;
+        let row = self.slots.get(slot);
+        let (key, promised) = (row.key, row.promised);
+        let asked_now = row.origin == Origin::Demand && row.turn == self.slots.turn();
+        self.slots.vacate(slot);
+        if !promised {
+            return;
+        }
+        self.n_awaited -= 1;
+        let at = self.queue.partition_point(|&queued| queued < key);
+        self.queue.insert(at, key);
+        if asked_now {
+            self.failure.get_or_insert(SchedulerError::Fetch { key, source });
+        }
+    }
+}
