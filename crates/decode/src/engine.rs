@@ -13,20 +13,16 @@ use forerun_storage::{Catalog, FileStore, Resident, ResidentMode, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
+use crate::io;
 use crate::memory_plan::{MemoryPlan, PlanInput};
 use crate::sampler::SamplerConfig;
 use crate::step::{Lookahead, StepLoop};
 use crate::telemetry::Decision;
-use crate::text::{ChatTemplate, Tokenizer, VocabularyParts};
-use crate::{heap, io};
+use crate::text::{ChatTemplate, Tokenizer};
 pub use parts::bind_weights;
 
 /// Pages of this size are what a mapping rounds up to.
 const PAGE_BYTES: usize = 4096;
-/// Metadata that is not needed once the tokenizer stands.
-const TEXT_KEYS: [&str; 4] =
-    ["tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.ggml.scores"];
-
 /// A model, ready to answer. One conversation at a time uses it: see [`crate::Session`].
 pub struct Engine {
     shape: ModelShape,
@@ -95,12 +91,7 @@ impl Engine {
         let (mut gguf, path) = parts::open(&config.model)?;
         let shape = ModelShape::from_metadata(&gguf.metadata)?;
         let catalog = Arc::new(Catalog::new(&shape, &gguf)?);
-        let tokenizer = Tokenizer::new(&VocabularyParts::from_metadata(&gguf.metadata)?)?;
-        let template = parts::template(&gguf, &tokenizer)?;
-        for key in TEXT_KEYS {
-            gguf.metadata.take(key);
-        }
-        heap::release();
+        let (tokenizer, template) = parts::text(&mut gguf)?;
         let suggested = parts::suggested_sampling(&gguf);
         let resident = Resident::load(&shape, &gguf, ResidentMode::Mapped)?;
         let weights = bind_weights(&shape, &catalog, &resident)?;

@@ -14,10 +14,15 @@ use forerun_storage::{Catalog, Gguf, Resident};
 use super::PAGE_BYTES;
 use crate::DecodeError;
 use crate::config::{BackendChoice, EngineConfig, ModelSource};
+use crate::heap;
 use crate::memory_plan::{MemoryPlan, PlanInput, SlotWish, bytes_text};
 use crate::sampler::SamplerConfig;
 use crate::telemetry::Decision;
-use crate::text::{ChatTemplate, Tokenizer};
+use crate::text::{ChatTemplate, Tokenizer, VocabularyParts};
+
+/// Metadata that is not needed once the tokenizer stands.
+const TEXT_KEYS: [&str; 4] =
+    ["tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.ggml.scores"];
 
 pub(super) fn open(model: &ModelSource) -> Result<(Gguf, PathBuf), DecodeError> {
     Ok(match model {
@@ -28,11 +33,18 @@ pub(super) fn open(model: &ModelSource) -> Result<(Gguf, PathBuf), DecodeError> 
     })
 }
 
-pub(super) fn template(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, DecodeError> {
-    match gguf.metadata.get("tokenizer.chat_template") {
-        Some(KeyValue::Text(source)) => Ok(Some(ChatTemplate::new(source, tokenizer)?)),
-        _ => Ok(None),
+/// Builds what turns text into tokens, and gives back the memory of what it was built from.
+pub(super) fn text(gguf: &mut Gguf) -> Result<(Tokenizer, Option<ChatTemplate>), DecodeError> {
+    let tokenizer = Tokenizer::new(&VocabularyParts::from_metadata(&gguf.metadata)?)?;
+    let template = match gguf.metadata.get("tokenizer.chat_template") {
+        Some(KeyValue::Text(source)) => Some(ChatTemplate::new(source, &tokenizer)?),
+        _ => None,
+    };
+    for key in TEXT_KEYS {
+        gguf.metadata.take(key);
     }
+    heap::release();
+    Ok((tokenizer, template))
 }
 
 /// Binds a file's resident tensors and its experts' layouts for computing.

@@ -21,7 +21,7 @@ pub enum TextError {
         found: &'static str,
     },
     /// A kind of tokenizer that we don't have.
-    #[error("tokenizer model `{found}` is not supported; supported: {supported}")]
+    #[error("tokenizer model `{}` is not supported; supported: {supported}", found.escape_debug())]
     UnsupportedModel {
         /// What the file says.
         found: String,
@@ -29,7 +29,7 @@ pub enum TextError {
         supported: &'static str,
     },
     /// A way to cut text into words that we don't have.
-    #[error("pre-tokenizer `{found}` is not supported; supported: {supported}")]
+    #[error("pre-tokenizer `{}` is not supported; supported: {supported}", found.escape_debug())]
     UnsupportedPre {
         /// What the file says.
         found: String,

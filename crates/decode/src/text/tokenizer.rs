@@ -140,7 +140,7 @@ pub(super) fn is_scaffold(literal: &str) -> bool {
 }
 
 /// The tokens that text can become, by their symbols; of two with the same symbols the first counts.
-#[expect(clippy::cast_possible_truncation, reason = "a vocabulary has at most 2^22 tokens")]
+#[expect(clippy::cast_possible_truncation, reason = "a vocabulary has at most 2^20 tokens")]
 fn ordinary_tokens(parts: &VocabularyParts<'_>, vocabulary: &Vocabulary) -> AHashMap<String, u32> {
     let mut symbols = AHashMap::with_capacity(parts.tokens.len());
     for (id, token) in parts.tokens.iter().enumerate() {

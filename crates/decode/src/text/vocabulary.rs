@@ -8,7 +8,7 @@ use super::TextError;
 use super::byte_alphabet;
 
 /// Most tokens of a vocabulary; the largest known has about 260,000.
-const TOKENS_MAX: usize = 1 << 22;
+const TOKENS_MAX: usize = 1 << 20;
 
 /// The kind of tokenizer that is supported: byte-level BPE.
 const MODEL: &str = "gpt2";
@@ -209,7 +209,7 @@ impl Vocabulary {
     }
 
     /// Tokens that must never be sampled, in order.
-    #[expect(clippy::cast_possible_truncation, reason = "a vocabulary has at most 2^22 tokens")]
+    #[expect(clippy::cast_possible_truncation, reason = "a vocabulary has at most 2^20 tokens")]
     pub fn banned(&self) -> impl Iterator<Item = TokenId> + '_ {
         let unused = self.kinds.iter().enumerate().filter(|(_, kind)| **kind == TokenKind::Unused);
         unused.map(|(id, _)| TokenId(id as u32))
@@ -308,7 +308,7 @@ fn push_bytes(token: &str, kind: TokenKind, bytes: &mut Vec<u8>) {
 }
 
 /// Of two tokens with one literal, the first counts.
-#[expect(clippy::cast_possible_truncation, reason = "a vocabulary has at most 2^22 tokens")]
+#[expect(clippy::cast_possible_truncation, reason = "a vocabulary has at most 2^20 tokens")]
 fn specials(parts: &VocabularyParts<'_>, kinds: &[TokenKind]) -> Box<[(Box<str>, TokenId)]> {
     let all = parts.tokens.iter().zip(kinds).enumerate();
     let special = all.filter(|(_, (literal, kind))| kind.is_special() && !literal.is_empty());
