@@ -119,6 +119,13 @@ impl QuantType {
     }
 
     /// Bytes of a row of `n` values; `None` unless `n` fills whole blocks and the product fits.
+    ///
+    /// ```
+    /// use forerun_model::QuantType;
+    ///
+    /// assert_eq!(QuantType::Q4_K.row_bytes(512), Some(2 * 144));
+    /// assert_eq!(QuantType::Q4_K.row_bytes(500), None);
+    /// ```
     pub fn row_bytes(self, n: usize) -> Option<usize> {
         let len = self.block_len();
         if !n.is_multiple_of(len) {

@@ -4,6 +4,14 @@
 //! that stay in memory. A [`ReadBackend`] moves byte ranges of the files into slots; [`FileStore`] turns keys into
 //! ranges, retries what may be retried, checks lengths, and hands out sealed slots through the [`ExpertStore`] trait.
 //!
+//! ```
+//! use forerun_storage::Gguf;
+//!
+//! // A file that is no model is refused by name, with what is wrong.
+//! let error = Gguf::open_bytes("note.txt", "not a model".into()).unwrap_err();
+//! assert!(error.to_string().contains("note.txt"));
+//! ```
+//!
 //! Never here: what a model computes, which expert should be read next.
 
 pub mod backend;
