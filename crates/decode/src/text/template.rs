@@ -22,9 +22,8 @@
 //! **Hostile templates.** A template has fuel for a bounded number of steps and bytes, from the size of the
 //! request; then [`TextError::TemplateRunaway`]. Reading and rendering run on a stack of their own that is deep
 //! enough for the deepest value that the fuel allows. One thing `minijinja` doesn't charge for:
-//! a list that a template doubles by adding it to itself, dozens of times, takes time before the fuel ends. Known limit: minijinja
-//! joins lists without taking fuel, so a template that doubles a list dozens of times can still take time and memory
-//! without bound. It comes with a model's file; no message can bring it.
+//! a list that a template doubles by adding it to itself, dozens of times, can take time and memory without bound.
+//! It comes with a model's file; no message can bring it.
 
 use std::borrow::Cow;
 use std::error::Error as _;
