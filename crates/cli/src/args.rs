@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use forerun_decode::{IoChoice, parse_bytes};
+use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
 
 /// Runs sparse mixture-of-experts language models from flash, inside a memory budget.
 #[derive(Debug, Parser)]
@@ -83,19 +83,19 @@ pub(crate) struct SamplingArgs {
     pub(crate) top_p: Option<f32>,
 
     /// Only tokens with at least this share of the largest probability
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = share)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
     pub(crate) min_p: Option<f32>,
 
     /// Divides logits of tokens that occurred; 1 changes nothing
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = factor)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = repetition_penalty)]
     pub(crate) repeat_penalty: Option<f32>,
 
     /// Taken from logits of tokens in the answer
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = presence_penalty)]
     pub(crate) presence_penalty: Option<f32>,
 
     /// Taken from logits of tokens in the answer, as often as they occur
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = frequency_penalty)]
     pub(crate) frequency_penalty: Option<f32>,
 
     /// The same seed gives the same answer; default: another one each time
@@ -221,28 +221,35 @@ pub(crate) enum ThinkingName {
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
-    number(text, "0 to 100", |v| (0.0..=100.0).contains(&v))
+    setting(text, |config| &mut config.temperature)
 }
 
 fn top_p(text: &str) -> Result<f32, String> {
-    number(text, "above 0 and at most 1", |v| v > 0.0 && v <= 1.0)
+    setting(text, |config| &mut config.top_p)
 }
 
-fn share(text: &str) -> Result<f32, String> {
-    number(text, "0 to 1", |v| (0.0..=1.0).contains(&v))
+fn min_p(text: &str) -> Result<f32, String> {
+    setting(text, |config| &mut config.min_p)
 }
 
-fn factor(text: &str) -> Result<f32, String> {
-    number(text, "above 0 and at most 100", |v| v > 0.0 && v <= 100.0)
+fn repetition_penalty(text: &str) -> Result<f32, String> {
+    setting(text, |config| &mut config.repetition_penalty)
 }
 
-fn penalty(text: &str) -> Result<f32, String> {
-    number(text, "-100 to 100", |v| (-100.0..=100.0).contains(&v))
+fn presence_penalty(text: &str) -> Result<f32, String> {
+    setting(text, |config| &mut config.presence_penalty)
 }
 
-fn number(text: &str, range: &str, is_right: impl Fn(f32) -> bool) -> Result<f32, String> {
-    let value = text.parse().ok().filter(|&value| is_right(value));
-    value.ok_or_else(|| format!("it must be a number, {range}"))
+fn frequency_penalty(text: &str) -> Result<f32, String> {
+    setting(text, |config| &mut config.frequency_penalty)
+}
+
+/// A number that the sampler takes in that place; its ranges are the sampler's own.
+fn setting(text: &str, place: impl Fn(&mut SamplerConfig) -> &mut f32) -> Result<f32, String> {
+    let value = text.parse().map_err(|_| "it must be a number".to_owned())?;
+    let mut config = SamplerConfig::default();
+    *place(&mut config) = value;
+    config.validate().map(|()| value).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -147,17 +147,12 @@ impl Engine {
         })
     }
 
-    /// Runs one step over consecutive text tokens that follow `past` ones and accepts them. Returns the logits of
-    /// the last token if they are wanted.
+    /// Runs one step over consecutive text tokens that follow `past` ones and accepts them. The logits of the last
+    /// token, if they are wanted, are then [`Self::last_logits`].
     ///
     /// # Errors
     /// [`DecodeError`]; what was accepted before stays as it was, and the step can be tried again.
-    pub fn step(
-        &mut self,
-        past: usize,
-        tokens: &[TokenId],
-        wish: Logits,
-    ) -> Result<Option<&[f32]>, DecodeError> {
+    pub(crate) fn step(&mut self, past: usize, tokens: &[TokenId], wish: Logits) -> Result<(), DecodeError> {
         let first = u32::try_from(past).unwrap_or(u32::MAX);
         let last = tokens.len().saturating_sub(1);
         self.rows.clear();
@@ -170,7 +165,7 @@ impl Engine {
         let step = Step { sequence: SequenceIdx(0), past, rows: &self.rows, may_reject: false };
         self.steps.run(&mut *self.backend, &mut self.scheduler, &step, &mut self.output)?;
         self.backend.accept(tokens.len())?;
-        Ok((wish == Logits::Last).then(|| self.output.row(0)))
+        Ok(())
     }
 
     /// The logits of the last step that was asked for them.

@@ -11,11 +11,6 @@ use crate::DecodeError;
 use crate::config::{EngineConfig, IoChoice};
 use crate::telemetry::Decision;
 
-/// Threads that read. Cold reads through the page cache gave 0.91 GB/s with one thread and 1.77 with four on the disk
-/// that was measured.
-const READERS: usize = 4;
-/// Reads that may wait for a thread.
-const DEPTH: usize = 32;
 /// Stack and bookkeeping of one reader thread.
 const READER_BYTES: u64 = 64 << 10;
 /// A touch of a mapped file may make a whole huge page resident until it is dropped, and a range may begin in one
@@ -59,7 +54,7 @@ pub(crate) fn choose(
         IoChoice::Memory if in_memory => 0,
         IoChoice::Memory => gguf.files().files().iter().map(|file| file.len_bytes).sum(),
         IoChoice::Mmap => catalog.slot_bytes() as u64 + MAPPED_BYTES,
-        _ => READERS as u64 * READER_BYTES,
+        _ => PreadConfig::default().n_threads as u64 * READER_BYTES,
     };
     Ok(Io { choice, bytes })
 }
@@ -75,10 +70,7 @@ impl Io {
         Ok(match self.choice {
             IoChoice::Mmap => Box::new(MmapBackend::new(files)?),
             IoChoice::Memory => Box::new(MemoryBackend::open(files)?),
-            _ => {
-                let config = PreadConfig { n_threads: READERS, depth: DEPTH };
-                Box::new(PreadBackend::new(files, config, Arc::clone(clock))?)
-            }
+            _ => Box::new(PreadBackend::new(files, PreadConfig::default(), Arc::clone(clock))?),
         })
     }
 }

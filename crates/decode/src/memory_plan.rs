@@ -143,11 +143,10 @@ impl MemoryPlan {
     fn chunk(input: &PlanInput<'_>, budget: u64, least: &Self) -> usize {
         let spare = budget - least.total();
         let fits = |rows: &usize| {
-            let more = Self::with(input, *rows, 0).scratch.saturating_sub(least.scratch);
+            let more = Self::with(input, *rows, least.n_slots).total() - least.total();
             more <= spare / SCRATCH_SHARE
         };
-        let chunks = CHUNKS.iter().map(|rows| (*rows).min(input.context));
-        chunks.into_iter().find(fits).unwrap_or(least.rows_max)
+        CHUNKS.iter().map(|rows| (*rows).min(input.context)).find(fits).unwrap_or(least.rows_max)
     }
 
     fn with(input: &PlanInput<'_>, rows_max: usize, n_slots: usize) -> Self {

@@ -99,6 +99,12 @@ pub(crate) fn scale_min_k4(packed: &[u8], j: usize) -> (u8, u8) {
     }
 }
 
+/// What the minima of a Q4_K or Q5_K block add: each of the 8 times the sum of its 32 codes; `sums` are of 16 codes.
+pub(crate) fn min_sum_k4(packed: &[u8], sums: &[i16; 16]) -> i32 {
+    let pairs = sums.as_chunks::<2>().0.iter().enumerate();
+    pairs.map(|(j, [a, b])| i32::from(scale_min_k4(packed, j).1) * (i32::from(*a) + i32::from(*b))).sum()
+}
+
 /// The 16 scales in the 12 packed bytes of Q3_K, each in -32..=31.
 pub(crate) fn scales_q3_k(packed: &[u8]) -> [i8; 16] {
     std::array::from_fn(|i| {

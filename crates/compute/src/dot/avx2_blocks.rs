@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::BlockSum;
-use crate::dequant::{half_at, scale_min_k4, scales_q3_k};
+use crate::dequant::{half_at, min_sum_k4, scale_min_k4, scales_q3_k};
 
 /// The sum of eight 32-bit integers.
 #[inline]
@@ -77,18 +77,17 @@ pub(super) fn q3_k(w: &[u8; 110], x: &[i8; 256], sums: &[i16; 16]) -> BlockSum {
 pub(super) fn q4_k(w: &[u8; 144], x: &[i8; 256], sums: &[i16; 16]) -> BlockSum {
     let nibble = _mm256_set1_epi8(15);
     let mut acc = _mm256_setzero_si256();
-    let mut min_sum = 0;
     for pair in 0..4 {
         let codes = load(&w[16 + 32 * pair..]);
         let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
         for (odd, weights) in [_mm256_and_si256(codes, nibble), high].into_iter().enumerate() {
             let group = 2 * pair + odd;
-            let (scale, min) = scale_min_k4(&w[4..16], group);
+            let (scale, _) = scale_min_k4(&w[4..16], group);
             let part = scaled(weights, load_codes(x, 32 * group), i16::from(scale), i16::from(scale));
             acc = _mm256_add_epi32(acc, part);
-            min_sum += i32::from(min) * (i32::from(sums[2 * group]) + i32::from(sums[2 * group + 1]));
         }
     }
+    let min_sum = min_sum_k4(&w[4..16], sums);
     BlockSum { d: half_at(w, 0), dmin: half_at(w, 2), sum: sum_i32(acc), min_sum }
 }
 
@@ -98,7 +97,6 @@ pub(super) fn q5_k(w: &[u8; 176], x: &[i8; 256], sums: &[i16; 16]) -> BlockSum {
     let (nibble, one) = (_mm256_set1_epi8(15), _mm256_set1_epi8(1));
     let fifths = load(&w[16..48]);
     let mut acc = _mm256_setzero_si256();
-    let mut min_sum = 0;
     for pair in 0..4 {
         let codes = load(&w[48 + 32 * pair..]);
         let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
@@ -106,13 +104,13 @@ pub(super) fn q5_k(w: &[u8; 176], x: &[i8; 256], sums: &[i16; 16]) -> BlockSum {
             let group = 2 * pair + odd;
             let fifth = _mm256_srl_epi16(fifths, _mm_cvtsi64_si128(group as i64));
             let fifth = _mm256_slli_epi16::<4>(_mm256_and_si256(fifth, one));
-            let (scale, min) = scale_min_k4(&w[4..16], group);
+            let (scale, _) = scale_min_k4(&w[4..16], group);
             let weights = _mm256_or_si256(low, fifth);
             let part = scaled(weights, load_codes(x, 32 * group), i16::from(scale), i16::from(scale));
             acc = _mm256_add_epi32(acc, part);
-            min_sum += i32::from(min) * (i32::from(sums[2 * group]) + i32::from(sums[2 * group + 1]));
         }
     }
+    let min_sum = min_sum_k4(&w[4..16], sums);
     BlockSum { d: half_at(w, 0), dmin: half_at(w, 2), sum: sum_i32(acc), min_sum }
 }
 

@@ -4,7 +4,7 @@ use forerun_model::QuantType;
 
 use super::{BlockSum, Dot, LANES, decoded, fold};
 use crate::activation::{ActivationRow, Q8Row, SUM_LEN};
-use crate::dequant::{half_at, scale_min_k4, scales_q3_k};
+use crate::dequant::{half_at, min_sum_k4, scale_min_k4, scales_q3_k};
 
 /// Plain loops; runs on every CPU.
 #[derive(Clone, Copy, Debug)]
@@ -65,24 +65,24 @@ fn q3_k(w: &[u8; 110], x: &[i8; 256], sums: &[i16; 16]) -> BlockSum {
 }
 
 fn q4_k(w: &[u8; 144], x: &[i8; 256], sums: &[i16; 16]) -> BlockSum {
-    let mut out = BlockSum { d: half_at(w, 0), dmin: half_at(w, 2), sum: 0, min_sum: 0 };
+    let min_sum = min_sum_k4(&w[4..16], sums);
+    let mut out = BlockSum { d: half_at(w, 0), dmin: half_at(w, 2), sum: 0, min_sum };
     for (group, x) in x.as_chunks::<32>().0.iter().enumerate() {
-        let (scale, min) = scale_min_k4(&w[4..16], group);
+        let (scale, _) = scale_min_k4(&w[4..16], group);
         let codes = w[16 + group / 2 * 32..][..32].iter().map(|q| q >> (group % 2 * 4) & 15);
         out.sum += i32::from(scale) * product(codes, x);
-        out.min_sum += i32::from(min) * (i32::from(sums[2 * group]) + i32::from(sums[2 * group + 1]));
     }
     out
 }
 
 fn q5_k(w: &[u8; 176], x: &[i8; 256], sums: &[i16; 16]) -> BlockSum {
-    let mut out = BlockSum { d: half_at(w, 0), dmin: half_at(w, 2), sum: 0, min_sum: 0 };
+    let min_sum = min_sum_k4(&w[4..16], sums);
+    let mut out = BlockSum { d: half_at(w, 0), dmin: half_at(w, 2), sum: 0, min_sum };
     for (group, x) in x.as_chunks::<32>().0.iter().enumerate() {
-        let (scale, min) = scale_min_k4(&w[4..16], group);
+        let (scale, _) = scale_min_k4(&w[4..16], group);
         let low = w[48 + group / 2 * 32..][..32].iter().map(|q| q >> (group % 2 * 4) & 15);
         let codes = low.zip(&w[16..48]).map(|(low, fifth)| low | (fifth >> group & 1) << 4);
         out.sum += i32::from(scale) * product(codes, x);
-        out.min_sum += i32::from(min) * (i32::from(sums[2 * group]) + i32::from(sums[2 * group + 1]));
     }
     out
 }
