@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 
-use forerun_decode::text::Thoughts;
+use forerun_decode::text::{Parted, Thoughts};
 use forerun_decode::{Event, Generation, Report, Telemetry, bytes_text};
 
 use crate::interrupt::Interrupt;
@@ -39,7 +39,6 @@ pub(crate) fn show(
     interrupt: &Interrupt,
     quiet: bool,
 ) -> Result<Answer, Box<dyn Error>> {
-    let (mut text, mut thought) = (String::new(), String::new());
     let mut out = Out::new(show);
     let mut bar = None;
     let outcome = loop {
@@ -56,35 +55,34 @@ pub(crate) fn show(
             }
             Ok(Some(Event::Text(more))) => {
                 bar = None;
-                let parts = thoughts.push(&more);
-                out.write(&parts.thought, &parts.answer)?;
-                thought.push_str(&parts.thought);
-                text.push_str(&parts.answer);
+                out.write(&thoughts.push(&more))?;
             }
         }
     };
     drop(bar);
-    let parts = thoughts.finish();
-    out.write(&parts.thought, &parts.answer)?;
-    thought.push_str(&parts.thought);
-    text.push_str(&parts.answer);
-    out.end(&text)?;
+    out.write(&thoughts.finish())?;
+    out.end()?;
     outcome?;
-    Ok(Answer { text, thoughts: thought, report: generation.finish() })
+    let Parted { thought: thoughts, answer: text } = out.written;
+    Ok(Answer { text, thoughts, report: generation.finish() })
 }
 
 struct Out {
     show: Show,
     dim: bool,
     thinking: bool,
+    /// Everything so far, shown or not.
+    written: Parted,
 }
 
 impl Out {
     fn new(show: Show) -> Self {
-        Self { show, dim: io::stderr().is_terminal(), thinking: false }
+        Self { show, dim: io::stderr().is_terminal(), thinking: false, written: Parted::default() }
     }
 
-    fn write(&mut self, thought: &str, answer: &str) -> io::Result<()> {
+    fn write(&mut self, Parted { thought, answer }: &Parted) -> io::Result<()> {
+        self.written.thought.push_str(thought);
+        self.written.answer.push_str(answer);
         if !thought.is_empty() && self.show == Show::Everything {
             if self.dim && !self.thinking {
                 piece("\x1b[2m");
@@ -107,8 +105,9 @@ impl Out {
         }
     }
 
-    fn end(&mut self, text: &str) -> io::Result<()> {
+    fn end(&mut self) -> io::Result<()> {
         self.end_thoughts();
+        let text = &self.written.answer;
         if self.show != Show::Nothing && !text.is_empty() && !text.ends_with('\n') {
             let mut stdout = io::stdout().lock();
             stdout.write_all(b"\n")?;
