@@ -19,9 +19,11 @@ pub mod catalog;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod error;
+mod expert_name;
 pub mod file_store;
 pub mod files;
 pub mod gguf;
+pub mod packed;
 pub mod resident;
 pub mod store;
 #[cfg(test)]
@@ -30,7 +32,7 @@ mod testing;
 pub use backend::{
     Completed, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Read, ReadBackend, Segment, Tag,
 };
-pub use catalog::Catalog;
+pub use catalog::{ByteRange, Catalog, Record};
 pub use error::{HeaderError, OpenError, StoreError};
 pub use file_store::FileStore;
 pub use files::{Content, DataFile, FileSet};
