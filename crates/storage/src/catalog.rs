@@ -1,19 +1,49 @@
-//! Where each expert lies: key in, up to three byte ranges out.
+//! Where each expert lies: key in, three byte ranges out.
 //!
 //! Files keep experts in one of three ways: one tensor per matrix for all experts of a layer (stacked), gate and up in
-//! one tensor (fused), or three tensors per expert (apart). Nothing above this module knows which. In a slot, a record
-//! is always gate, up, down, as [`ExpertLayout::offsets`] places them.
+//! one tensor (fused), or three tensors per expert (apart). Nothing above this module knows which. Where a record's parts
+//! land in a slot is [`placement`](crate::placement)'s to say.
 
-use forerun_model::{ExpertKey, ExpertLayout, LayerId, MatrixLayout, ModelShape, PartOffsets, ShapeError};
+use forerun_model::{ExpertKey, ExpertLayout, LayerId, MatrixLayout, ModelShape, ShapeError};
 use forerun_model::{QuantType, names};
 
-use crate::{Gguf, OpenError, Segment, TensorInfo};
+use crate::placement::{Placement, slot_bytes_max};
+use crate::{Gguf, OpenError, TensorInfo};
 
 /// Largest record: offsets in a slot are 32 bits wide.
 const RECORD_BYTES_MAX: u64 = 1 << 31;
 
 /// The three matrices of an expert, in the order of a record.
 const PARTS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
+
+/// A range of one file of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteRange {
+    /// Index of the file in its set.
+    pub file: u16,
+    /// First byte in the file.
+    pub offset_bytes: u64,
+    /// Bytes.
+    pub len_bytes: u32,
+}
+
+impl ByteRange {
+    /// The first byte after it.
+    pub fn end_bytes(&self) -> u64 {
+        self.offset_bytes + u64::from(self.len_bytes)
+    }
+}
+
+/// Where one expert lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The gate, up and down matrices.
+    pub parts: [ByteRange; 3],
+    /// The padded record around them, where the file keeps each expert in one piece.
+    pub whole: Option<ByteRange>,
+    /// The checksum of `whole`, where the file has one.
+    pub crc32c: Option<u32>,
+}
 
 /// All experts of a model.
 #[derive(Clone, Debug)]
@@ -78,14 +108,13 @@ impl Catalog {
         self.layers.get(layer.idx()).map(|layer| &layer.layout)
     }
 
-    /// Where gate, up and down of a record of `layer` begin in a slot; `None` when there is no such layer.
-    pub fn offsets(&self, layer: LayerId) -> Option<PartOffsets> {
-        self.layout(layer).map(ExpertLayout::offsets)
-    }
-
-    /// Bytes of the largest record: what a slot must hold.
-    pub fn slot_bytes(&self) -> usize {
-        self.layers.iter().map(|layer| layer.layout.record_bytes()).max().unwrap_or(0)
+    /// Bytes that a slot must have for every record, when reads begin and end at multiples of `align_bytes` of the
+    /// file (1: anywhere).
+    pub fn slot_bytes(&self, align_bytes: u32) -> usize {
+        let of = |layer: &Layer| match &layer.places {
+            Places::Regular(_) | Places::Apart(_) => slot_bytes_max(layer.lens_bytes, align_bytes),
+        };
+        self.layers.iter().map(of).max().unwrap_or(0)
     }
 
     /// Bytes of all experts' weights.
@@ -94,27 +123,25 @@ impl Catalog {
         per_expert.sum::<u64>() * self.n_experts as u64
     }
 
-    /// The ranges of `key`, in the order of its record; ranges that touch in the file and in the slot are one.
-    /// `None` when there is no such expert.
-    pub fn segments(&self, key: ExpertKey) -> Option<Vec<Segment>> {
+    /// Where `key` lies; `None` when there is no such expert.
+    pub fn record(&self, key: ExpertKey) -> Option<Record> {
         let layer = self.layers.get(key.layer.idx())?;
         let places = match &layer.places {
             Places::Regular(runs) if key.expert.idx() < self.n_experts => runs.map(|run| run.at(key)),
             Places::Regular(_) => return None,
             Places::Apart(list) => *list.get(key.expert.idx())?,
         };
-        let offsets = layer.layout.offsets();
-        let mut segments: Vec<Segment> = Vec::with_capacity(PARTS.len());
-        let slots = [offsets.gate, offsets.up, offsets.down];
-        for ((place, len_bytes), slot_offset_bytes) in places.into_iter().zip(layer.lens_bytes).zip(slots) {
-            let Place { file, offset_bytes } = place;
-            let next = Segment { file, offset_bytes, len_bytes, slot_offset_bytes };
-            match segments.last_mut() {
-                Some(last) if touches(last, &next) => last.len_bytes += len_bytes,
-                _ => segments.push(next),
-            }
-        }
-        Some(segments)
+        let part = |i: usize| {
+            let Place { file, offset_bytes } = places[i];
+            ByteRange { file, offset_bytes, len_bytes: layer.lens_bytes[i] }
+        };
+        Some(Record { parts: [part(0), part(1), part(2)], whole: None, crc32c: None })
+    }
+
+    /// Where `key` lands in a slot when reads begin and end at multiples of `align_bytes`; `None` when there is no
+    /// such expert.
+    pub fn placement(&self, key: ExpertKey, align_bytes: u32) -> Option<Placement> {
+        self.record(key).map(|record| Placement::new(&record, align_bytes))
     }
 }
 
@@ -137,13 +164,6 @@ impl Run {
         let skip_bytes = self.stride_bytes * u64::from(key.expert.0);
         Place { file: self.first.file, offset_bytes: self.first.offset_bytes + skip_bytes }
     }
-}
-
-/// Whether `next` goes on where `last` ends, both in the file and in the slot.
-fn touches(last: &Segment, next: &Segment) -> bool {
-    last.file == next.file
-        && last.offset_bytes + u64::from(last.len_bytes) == next.offset_bytes
-        && last.slot_offset_bytes + last.len_bytes == next.slot_offset_bytes
 }
 
 /// Whether a tensor of that name may belong to a routed expert of a layer.
@@ -273,14 +293,14 @@ fn same_dims(a: &[u64], b: &[u64]) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// One layer of two experts with records of three ranges of 2560 bytes each.
+    /// One layer of eight experts with records of three ranges of 2560 bytes each.
     pub(crate) fn catalog_of() -> Catalog {
         let gate = MatrixLayout::new(QuantType::F32, 10, 64).unwrap();
         let layout =
             ExpertLayout { gate, up: gate, down: MatrixLayout::new(QuantType::F32, 64, 10).unwrap() };
         let run = |offset_bytes| Run { first: Place { file: 0, offset_bytes }, stride_bytes: 2560 };
-        let places = Places::Regular([run(1001), run(9001), run(17_001)]);
-        Catalog { layers: vec![Layer::new(LayerId(0), layout, places).unwrap()], n_experts: 2 }
+        let places = Places::Regular([run(1001), run(1_021_001), run(2_041_001)]);
+        Catalog { layers: vec![Layer::new(LayerId(0), layout, places).unwrap()], n_experts: 8 }
     }
 
     #[test]
