@@ -1,15 +1,16 @@
-//! Where each expert lies: key in, up to three byte ranges out.
+//! Where each expert lies: key in, three byte ranges out.
 //!
 //! Files keep experts in one of four ways: one tensor per matrix for all experts of a layer (stacked), gate and up in
-//! one tensor (fused), three tensors per expert (apart), or one record per expert (packed). Nothing above this module knows which. In a slot, a record
-//! is always gate, up, down, as [`ExpertLayout::offsets`] places them.
+//! one tensor (fused), three tensors per expert (apart), or one record per expert (packed). Nothing above this module
+//! knows which. Where a record's parts land in a slot is [`placement`](crate::placement)'s to say.
 
-use forerun_model::{ExpertKey, ExpertLayout, LayerId, MatrixLayout, ModelShape, PartOffsets, ShapeError};
+use forerun_model::{ExpertKey, ExpertLayout, LayerId, MatrixLayout, ModelShape, ShapeError};
 use forerun_model::{QuantType, names};
 
 use crate::expert_name::{ExpertTensor, PARTS};
 use crate::packed::{self, PackKeys};
-use crate::{Gguf, OpenError, Segment, TensorInfo};
+use crate::placement::{Placement, slot_bytes_max};
+use crate::{Gguf, OpenError, TensorInfo};
 
 /// Largest record: offsets in a slot are 32 bits wide.
 const RECORD_BYTES_MAX: u64 = 1 << 31;
@@ -120,14 +121,14 @@ impl Catalog {
         self.layers.get(layer.idx()).map(|layer| &layer.layout)
     }
 
-    /// Where gate, up and down of a record of `layer` begin in a slot; `None` when there is no such layer.
-    pub fn offsets(&self, layer: LayerId) -> Option<PartOffsets> {
-        self.layout(layer).map(ExpertLayout::offsets)
-    }
-
-    /// Bytes of the largest record: what a slot must hold.
-    pub fn slot_bytes(&self) -> usize {
-        self.layers.iter().map(|layer| layer.layout.record_bytes()).max().unwrap_or(0)
+    /// Bytes that a slot must have for every record, when reads begin and end at multiples of `align_bytes` of the
+    /// file (1: anywhere).
+    pub fn slot_bytes(&self, align_bytes: u32) -> usize {
+        let of = |layer: &Layer| match &layer.places {
+            Places::Regular(_) | Places::Apart(_) => slot_bytes_max(layer.lens_bytes, align_bytes),
+            Places::Packed(packed) => packed.slot_bytes(align_bytes),
+        };
+        self.layers.iter().map(of).max().unwrap_or(0)
     }
 
     /// Bytes of all experts' weights.
@@ -152,38 +153,22 @@ impl Catalog {
         Some(Record { parts: [part(0), part(1), part(2)], whole: None, crc32c: None })
     }
 
-    /// The ranges of `key`, in the order of its record; ranges that touch in the file and in the slot are one.
-    /// `None` when there is no such expert.
-    pub fn segments(&self, key: ExpertKey) -> Option<Vec<Segment>> {
-        let layer = self.layers.get(key.layer.idx())?;
-        let places = match &layer.places {
-            Places::Regular(runs) if key.expert.idx() < self.n_experts => runs.map(|run| run.at(key)),
-            Places::Regular(_) => return None,
-            Places::Apart(list) => *list.get(key.expert.idx())?,
-            Places::Packed(packed) => packed.record(key, layer.lens_bytes)?.parts.map(Place::of),
-        };
-        let offsets = layer.layout.offsets();
-        let mut segments: Vec<Segment> = Vec::with_capacity(PARTS.len());
-        let slots = [offsets.gate, offsets.up, offsets.down];
-        for ((place, len_bytes), slot_offset_bytes) in places.into_iter().zip(layer.lens_bytes).zip(slots) {
-            let Place { file, offset_bytes } = place;
-            let next = Segment { file, offset_bytes, len_bytes, slot_offset_bytes };
-            match segments.last_mut() {
-                Some(last) if touches(last, &next) => last.len_bytes += len_bytes,
-                _ => segments.push(next),
-            }
-        }
-        Some(segments)
-    }
-}
-
-impl Place {
-    fn of(range: ByteRange) -> Self {
-        Self { file: range.file, offset_bytes: range.offset_bytes }
+    /// Where `key` lands in a slot when reads begin and end at multiples of `align_bytes`; `None` when there is no
+    /// such expert.
+    pub fn placement(&self, key: ExpertKey, align_bytes: u32) -> Option<Placement> {
+        self.record(key).map(|record| Placement::new(&record, align_bytes))
     }
 }
 
 impl PackedPlaces {
+    /// Records begin and end at multiples of [`packed::RECORD_ALIGN_BYTES`]: only larger blocks widen them.
+    fn slot_bytes(&self, align_bytes: u32) -> usize {
+        let align = u64::from(align_bytes);
+        let slack = align.saturating_sub(packed::RECORD_ALIGN_BYTES);
+        let bytes = (u64::from(self.record_bytes) + slack).next_multiple_of(align);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
     fn record(&self, key: ExpertKey, lens_bytes: [u32; 3]) -> Option<Record> {
         let (position, crc32c) = *self.records.get(key.expert.idx())?;
         let (file, len_bytes) = (self.first.file, self.record_bytes);
@@ -217,13 +202,6 @@ impl Run {
         let skip_bytes = self.stride_bytes * u64::from(key.expert.0);
         Place { file: self.first.file, offset_bytes: self.first.offset_bytes + skip_bytes }
     }
-}
-
-/// Whether `next` goes on where `last` ends, both in the file and in the slot.
-fn touches(last: &Segment, next: &Segment) -> bool {
-    last.file == next.file
-        && last.offset_bytes + u64::from(last.len_bytes) == next.offset_bytes
-        && last.slot_offset_bytes + last.len_bytes == next.slot_offset_bytes
 }
 
 /// Whether a tensor of that name may belong to a routed expert of a layer.
@@ -309,7 +287,11 @@ impl Finder<'_> {
         }
         if !tensor.offset_bytes.is_multiple_of(packed::RECORD_ALIGN_BYTES) {
             let (name, offset_bytes) = (tensor.name.clone(), tensor.offset_bytes);
-            return Err(OpenError::PackOffset { name, offset_bytes, align_bytes: packed::RECORD_ALIGN_BYTES });
+            return Err(OpenError::PackOffset {
+                name,
+                offset_bytes,
+                align_bytes: packed::RECORD_ALIGN_BYTES,
+            });
         }
         let max = RECORD_BYTES_MAX;
         let too_large = |_| OpenError::ExpertSize { layer: layer.idx(), bytes: record_bytes, max };
@@ -368,13 +350,13 @@ fn same_dims(a: &[u64], b: &[u64]) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// One layer of two experts with records of three ranges of 2560 bytes each.
+    /// One layer of eight experts with records of three ranges of 2560 bytes each.
     pub(crate) fn catalog_of() -> Catalog {
         let gate = MatrixLayout::new(QuantType::F32, 10, 64).unwrap();
         let layout =
             ExpertLayout { gate, up: gate, down: MatrixLayout::new(QuantType::F32, 64, 10).unwrap() };
         let run = |offset_bytes| Run { first: Place { file: 0, offset_bytes }, stride_bytes: 2560 };
-        let places = Places::Regular([run(1001), run(9001), run(17_001)]);
-        Catalog { layers: vec![Layer::new(LayerId(0), layout, places).unwrap()], n_experts: 2 }
+        let places = Places::Regular([run(1001), run(1_021_001), run(2_041_001)]);
+        Catalog { layers: vec![Layer::new(LayerId(0), layout, places).unwrap()], n_experts: 8 }
     }
 }

@@ -203,8 +203,7 @@ mod tests {
     #[test]
     fn a_checksum_is_over_the_padded_record() {
         let gate = MatrixLayout::new(QuantType::Q8_0, 3, 32).unwrap();
-        let layout =
-            ExpertLayout { gate, up: gate, down: MatrixLayout::new(QuantType::F16, 5, 7).unwrap() };
+        let layout = ExpertLayout { gate, up: gate, down: MatrixLayout::new(QuantType::F16, 5, 7).unwrap() };
         let parts = [gate, gate, layout.down].map(|part| vec![0xA5; part.bytes()]);
         let mut record = vec![0; usize::try_from(record_bytes(&layout)).unwrap()];
         for (part, offset) in parts.iter().zip(part_offsets(&layout)) {
