@@ -66,6 +66,11 @@ impl HeaderWriter {
         Ok(header)
     }
 
+    /// Whether there is an entry of that key.
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.0 == key)
+    }
+
     /// The tensors, in the order of their data.
     pub fn tensors(&self) -> &[TensorSpec] {
         &self.tensors
