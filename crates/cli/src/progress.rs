@@ -22,7 +22,9 @@ impl Bar {
         let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(total), target);
         let template = match unit {
-            Unit::Bytes => "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}",
+            Unit::Bytes => {
+                "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}"
+            }
             Unit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {per_sec} {eta}",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -31,6 +33,12 @@ impl Bar {
         bar.set_message(title);
         bar.enable_steady_tick(Duration::from_millis(200));
         Self(bar)
+    }
+
+    /// Begins at `done`, which an earlier run did: rate and time left don't count it.
+    pub(crate) fn begin_at(&self, done: u64) {
+        self.0.set_position(done);
+        self.0.reset_eta();
     }
 
     /// Moves the bar.
