@@ -46,6 +46,10 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     pub(crate) io: Io,
 
+    /// Compares every expert that is read with its checksum; packed files have them
+    #[arg(long)]
+    pub(crate) verify_reads: bool,
+
     /// Who guesses which experts to read ahead
     #[arg(long, value_enum, default_value_t = PredictorName::None)]
     pub(crate) predictor: PredictorName,
@@ -174,8 +178,10 @@ pub(crate) struct InspectArgs {
 pub(crate) enum Io {
     /// Chosen for the file, with a reason
     Auto,
-    /// Positioned reads on a few threads
+    /// Positioned reads on a few threads, past the page cache where the file system allows it
     Pread,
+    /// Positioned reads on a few threads, through the page cache
+    Cached,
     /// A mapping of the file
     Mmap,
     /// The whole file in memory
@@ -187,6 +193,7 @@ impl From<Io> for IoChoice {
         match io {
             Io::Auto => Self::Auto,
             Io::Pread => Self::Pread,
+            Io::Cached => Self::Cached,
             Io::Mmap => Self::Mmap,
             Io::Memory => Self::Memory,
         }
