@@ -143,7 +143,7 @@ fn list(
         let request = Request { subject: subject.clone(), url: url.clone(), from: None };
         match read_all(Stream::open(client, request), &subject, interrupt) {
             Ok(bytes) => return Listing::parse(&bytes, &subject),
-            Err(error) => pause(tries.after(error, 0, &subject)?, interrupt)?,
+            Err(error) => pause(tries.after(error, 0)?, interrupt)?,
         }
     }
 }

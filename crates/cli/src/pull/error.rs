@@ -60,15 +60,8 @@ pub(crate) enum PullError {
     NotJson { subject: Subject, source: serde_json::Error },
     #[error("{subject}: the answer has more than {most} bytes")]
     TooLong { subject: Subject, most: u64 },
-    #[error(
-        "{subject}: given up after {tries} tries without a new byte; the same command goes on from there"
-    )]
-    GivenUp {
-        subject: Subject,
-        tries: u32,
-        #[source]
-        source: Box<PullError>,
-    },
+    #[error("given up after {tries} tries without a new byte; check the network and HF_ENDPOINT")]
+    GivenUp { tries: u32, source: Box<PullError> },
     #[error("{subject}: the connection failed")]
     Connection { subject: Subject, source: Box<ureq::Error> },
     #[error("{subject}: the connection ended after {got} of {expected} bytes")]
@@ -110,13 +103,13 @@ impl PullError {
     /// Whether the same request may do better later.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Connection { source, .. } => {
-                use ureq::Error as E;
-                matches!(
-                    **source,
-                    E::Io(_) | E::Timeout(_) | E::ConnectionFailed | E::HostNotFound | E::Protocol(_)
-                )
-            }
+            Self::Connection { source, .. } => match &**source {
+                // Such as a certificate that isn't trusted.
+                ureq::Error::Io(error) => error.kind() != io::ErrorKind::InvalidData,
+                ureq::Error::Timeout(_) | ureq::Error::ConnectionFailed => true,
+                ureq::Error::HostNotFound | ureq::Error::Protocol(_) => true,
+                _ => false,
+            },
             Self::Dropped { .. } => true,
             Self::Busy { retry_after, .. } => retry_after.is_none_or(|asked| asked <= RETRY_AFTER_MAX),
             Self::Status { status, .. } => *status == 408 || *status >= 500,

@@ -96,7 +96,7 @@ impl Transfer {
         let (mut tries, mut n_bytes) = (Tries::new(self.tries), 0);
         while let Err(error) = self.attempt(partial, content, url, before, &mut n_bytes) {
             let words = crate::chain(&error);
-            let wait = tries.after(error, partial.have(), &content.subject)?;
+            let wait = tries.after(error, partial.have())?;
             let have = BinaryBytes(partial.have());
             self.say(format_args!("{words}; trying again at {have} in {:.1} s", wait.as_secs_f64()));
             pause(wait, &self.interrupt)?;

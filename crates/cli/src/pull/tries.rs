@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::error::{PullError, Subject};
+use super::error::PullError;
 
 const WAIT_FIRST: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -32,12 +32,7 @@ impl Tries {
     ///
     /// # Errors
     /// The failure itself if trying again can't help; [`PullError::GivenUp`] if it did not help often enough.
-    pub(crate) fn after(
-        &mut self,
-        error: PullError,
-        have: u64,
-        subject: &Subject,
-    ) -> Result<Duration, PullError> {
+    pub(crate) fn after(&mut self, error: PullError, have: u64) -> Result<Duration, PullError> {
         if !error.is_transient() {
             return Err(error);
         }
@@ -49,7 +44,7 @@ impl Tries {
         if self.idle >= self.most || self.all >= FAILURES_MAX {
             return Err(match self.idle {
                 1 if self.most == 1 => error,
-                tries => PullError::GivenUp { subject: subject.clone(), tries, source: Box::new(error) },
+                tries => PullError::GivenUp { tries, source: Box::new(error) },
             });
         }
         let wait = WAIT_FIRST.saturating_mul(WAIT_FACTOR.saturating_pow(self.idle - 1)).min(WAIT_MAX);
@@ -60,6 +55,7 @@ impl Tries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pull::error::Subject;
 
     fn subject() -> Subject {
         Subject { repo: "o/n".into(), file: Some("m.gguf".into()) }
@@ -77,7 +73,7 @@ mod tests {
     #[test]
     fn waits_grow_until_bytes_come() {
         let mut tries = Tries::new(8);
-        let mut wait = |have| tries.after(dropped(), have, &subject()).unwrap().as_millis();
+        let mut wait = |have| tries.after(dropped(), have).unwrap().as_millis();
         assert_eq!([wait(0), wait(0), wait(0)], [50, 200, 800]);
         assert_eq!([wait(9), wait(9)], [50, 200]);
         assert_eq!([wait(5), wait(9)], [800, 3200], "bytes that come again are no progress");
@@ -87,23 +83,23 @@ mod tests {
     #[test]
     fn tries_are_bounded() {
         let mut tries = Tries::new(2);
-        tries.after(dropped(), 0, &subject()).unwrap();
-        assert!(matches!(tries.after(dropped(), 0, &subject()), Err(PullError::GivenUp { tries: 2, .. })));
+        tries.after(dropped(), 0).unwrap();
+        assert!(matches!(tries.after(dropped(), 0), Err(PullError::GivenUp { tries: 2, .. })));
         let mut tries = Tries::new(8);
-        let n = (1..).take_while(|have| tries.after(dropped(), *have, &subject()).is_ok()).count();
+        let n = (1..).take_while(|have| tries.after(dropped(), *have).is_ok()).count();
         assert_eq!(n, 999, "one byte a connection isn't patience for ever");
     }
 
     #[test]
     fn a_server_may_ask_for_patience_within_bounds() {
-        assert_eq!(Tries::new(3).after(busy(7), 0, &subject()).unwrap(), Duration::from_secs(7));
-        let error = Tries::new(3).after(busy(86_400), 0, &subject()).unwrap_err();
+        assert_eq!(Tries::new(3).after(busy(7), 0).unwrap(), Duration::from_secs(7));
+        let error = Tries::new(3).after(busy(86_400), 0).unwrap_err();
         assert!(error.to_string().contains("status 429") && error.to_string().contains("86400 s"), "{error}");
     }
 
     #[test]
     fn what_can_not_get_better_is_not_tried_again() {
         let error = PullError::NotFound { subject: subject() };
-        assert!(matches!(Tries::new(3).after(error, 0, &subject()), Err(PullError::NotFound { .. })));
+        assert!(matches!(Tries::new(3).after(error, 0), Err(PullError::NotFound { .. })));
     }
 }
