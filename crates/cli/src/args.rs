@@ -1,10 +1,14 @@
 //! The command line.
 
+mod copy;
+
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Parser, Subcommand, ValueEnum};
+pub(crate) use copy::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs, VerifyArgs};
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
+
+use crate::pull::{Wish, revision};
 
 /// Runs sparse mixture-of-experts language models from flash, inside a memory budget.
 #[derive(Debug, Parser)]
@@ -28,6 +32,8 @@ pub(crate) enum Command {
     Unpack(UnpackArgs),
     /// Checks that a file is whole, or holds the same model as another one.
     Verify(VerifyArgs),
+    /// Downloads a model from a Hugging Face Hub, and prints where it is
+    Pull(PullArgs),
 }
 
 /// What every command that runs a model takes.
@@ -52,6 +58,10 @@ pub(crate) struct ModelArgs {
     /// How experts are read
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     pub(crate) io: Io,
+
+    /// Compares every expert that is read with its checksum; packed files have them
+    #[arg(long)]
+    pub(crate) verify_reads: bool,
 
     /// Who guesses which experts to read ahead
     #[arg(long, value_enum, default_value_t = PredictorName::None)]
@@ -177,100 +187,42 @@ pub(crate) struct InspectArgs {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// What every command that writes a copy of a model takes.
+/// HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_CACHE mean what they mean to the Hub's other tools.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct CopyArgs {
-    /// Replaces a target that is there
-    #[arg(long)]
-    pub(crate) force: bool,
+pub(crate) struct PullArgs {
+    /// Repository, and what of it: a file, any shard, or a quantisation such as Q4_K_M; default: its only model
+    #[arg(value_name = "REPO[:FILE]")]
+    pub(crate) wish: Wish,
 
-    /// Bytes between two moments at which everything is made safe
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, hide = true)]
-    pub(crate) checkpoint: Option<u64>,
+    /// Branch, tag or commit
+    #[arg(long, value_name = "R", default_value = "main", value_parser = revision)]
+    pub(crate) revision: String,
 
-    #[command(flatten)]
-    pub(crate) talk: TalkArgs,
-}
+    /// Puts plain files into this folder; default: the cache that the Hub's tools share
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) dir: Option<PathBuf>,
 
-/// How much a command says, and in which form.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct TalkArgs {
-    /// Prints one JSON object with the result
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// Tries without a new byte before giving up
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) tries: u32,
 
-    /// Says nothing but errors
+    /// Says nothing but the path and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
-}
 
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct PackArgs {
-    /// Model file (GGUF), packed or not, any shard of a split one, or its folder
-    pub(crate) source: PathBuf,
-
-    /// File to write; default: NAME-packed.gguf beside the source
-    pub(crate) target: Option<PathBuf>,
-
-    /// How experts follow each other: `file`, or `trace:FILE` to put those side by side that fire together
-    #[arg(long, value_name = "ORDER", default_value = "file")]
-    pub(crate) order: OrderName,
-
-    #[command(flatten)]
-    pub(crate) copy: CopyArgs,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct UnpackArgs {
-    /// Packed model file
-    pub(crate) source: PathBuf,
-
-    /// File to write
-    pub(crate) target: PathBuf,
-
-    #[command(flatten)]
-    pub(crate) copy: CopyArgs,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct VerifyArgs {
-    /// Model file (GGUF), packed or not, any shard of a split one, or its folder
-    pub(crate) file: PathBuf,
-
-    /// Compares every tensor with this model's, bit for bit, however each of them keeps its experts
-    #[arg(long, value_name = "SOURCE")]
-    pub(crate) against: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(crate) talk: TalkArgs,
-}
-
-/// An order by name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum OrderName {
-    File,
-    /// The header of a recorded trace; its arrays lie beside it, in a file that ends in `.bin`.
-    Trace(PathBuf),
-}
-
-impl FromStr for OrderName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.strip_prefix("trace:") {
-            Some(path) if !path.is_empty() => Ok(Self::Trace(path.into())),
-            None if text == "file" => Ok(Self::File),
-            _ => Err("it must be `file` or `trace:FILE`"),
-        }
-    }
+    /// Prints one JSON object in place of the path
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Io {
     /// Chosen for the file, with a reason
     Auto,
-    /// Positioned reads on a few threads
+    /// Positioned reads on a few threads, past the page cache where the file system allows it
     Pread,
+    /// Positioned reads on a few threads, through the page cache
+    Cached,
     /// A mapping of the file
     Mmap,
     /// The whole file in memory
@@ -282,6 +234,7 @@ impl From<Io> for IoChoice {
         match io {
             Io::Auto => Self::Auto,
             Io::Pread => Self::Pread,
+            Io::Cached => Self::Cached,
             Io::Mmap => Self::Mmap,
             Io::Memory => Self::Memory,
         }

@@ -12,6 +12,7 @@ mod interrupt;
 mod load;
 mod pack;
 mod progress;
+mod pull;
 mod run;
 mod say;
 mod verify;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::pack(args),
         Command::Unpack(args) => pack::unpack(args),
         Command::Verify(args) => verify::verify(args),
+        Command::Pull(args) => pull::pull(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

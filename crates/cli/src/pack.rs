@@ -81,7 +81,7 @@ fn work(
         say!("going on after {} that an earlier run wrote", bytes_text(begun.resumed_bytes));
     }
     let bar = Bar::new(title, Unit::Bytes, begun.total_bytes, talk.quiet);
-    bar.begin_at(begun.done_bytes);
+    bar.start_at(begun.done_bytes);
     while job.step()? {
         bar.set(job.progress().done_bytes);
         if interrupt.is_set() {

@@ -35,15 +35,20 @@ impl Bar {
         Self(bar)
     }
 
-    /// Begins at `done`, which an earlier run did: rate and time left don't count it.
-    pub(crate) fn begin_at(&self, done: u64) {
+    /// Moves the bar.
+    pub(crate) fn set(&self, done: u64) {
+        self.0.set_position(done);
+    }
+
+    /// Moves the bar by work that an earlier run did, which says nothing of this one's rate.
+    pub(crate) fn start_at(&self, done: u64) {
         self.0.set_position(done);
         self.0.reset_eta();
     }
 
-    /// Moves the bar.
-    pub(crate) fn set(&self, done: u64) {
-        self.0.set_position(done);
+    /// Runs `words`, which writes lines to stderr, above the bar.
+    pub(crate) fn above(&self, words: impl FnOnce()) {
+        self.0.suspend(words);
     }
 }
 
