@@ -20,6 +20,7 @@ pub(super) struct DiskOutput {
     part_path: PathBuf,
     journal_path: PathBuf,
     folder: PathBuf,
+    existing: Existing,
     journal: File,
     part: Option<File>,
     /// What was written since the last sync: first byte, bytes.
@@ -46,11 +47,12 @@ impl DiskOutput {
             part_path,
             journal_path,
             folder,
+            existing,
             journal,
             part: None,
             unsynced: Vec::new(),
         };
-        if existing == Existing::Refuse && fs::symlink_metadata(target).is_ok() {
+        if output.is_refused() {
             // A journal without data is what remains of a run that ended right after it gave the target its name.
             if !output.part_path.exists() {
                 let _ = output.discard();
@@ -58,6 +60,11 @@ impl DiskOutput {
             return Err(PackError::TargetExists { path: path() });
         }
         Ok(output)
+    }
+
+    /// Whether there is a target that must not be replaced.
+    fn is_refused(&self) -> bool {
+        self.existing == Existing::Refuse && fs::symlink_metadata(&self.target).is_ok()
     }
 
     fn part(&self) -> io::Result<&File> {
@@ -112,7 +119,9 @@ impl Output for DiskOutput {
     fn resume(&mut self, journal_bytes: u64) -> io::Result<()> {
         self.journal.set_len(journal_bytes)?;
         let part = self.open_part(OpenOptions::new().write(true))?;
-        let len_bytes = part.metadata()?.len();
+        let metadata = part.metadata()?;
+        let len_bytes = metadata.len();
+        self.check_room(len_bytes.saturating_sub(allocated_bytes(&metadata)))?;
         hints::reserve(&part, len_bytes)?;
         self.part = Some(part);
         Ok(())
@@ -145,6 +154,9 @@ impl Output for DiskOutput {
 
     fn publish(&mut self) -> io::Result<()> {
         self.part()?.sync_all()?;
+        if self.is_refused() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         // Closed first: some systems rename no open file.
         self.part = None;
         fs::rename(&self.part_path, &self.target)?;
@@ -203,6 +215,18 @@ fn is_at(file: &File, path: &Path) -> bool {
 #[cfg(not(unix))]
 fn is_at(_: &File, path: &Path) -> bool {
     path.exists()
+}
+
+/// Bytes of the disk that a file has already.
+#[cfg(unix)]
+fn allocated_bytes(metadata: &fs::Metadata) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    metadata.blocks().saturating_mul(512)
+}
+
+#[cfg(not(unix))]
+fn allocated_bytes(metadata: &fs::Metadata) -> u64 {
+    metadata.len()
 }
 
 #[cfg(unix)]

@@ -174,8 +174,7 @@ impl<'a> Job<'a> {
             self.header.replace(packed::KEY_CRC32C, Value::Array(Array::U32(self.sums())));
         }
         let mut header = Vec::new();
-        self.header.write(&mut header).expect("memory takes what is written to it");
-        let written = self.output.write_at(&header, 0);
+        let written = self.header.write(&mut header).and_then(|()| self.output.write_at(&header, 0));
         self.settle("write the header", written)?;
         if let Some(file) = self.gguf.files().files().iter().find(|file| file.is_changed()) {
             let path = file.path.clone();
