@@ -31,7 +31,7 @@ mod testing;
 
 pub use backend::{
     Completed, DirectFiles, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Priority, Read,
-    ReadBackend, Tag,
+    ReadBackend, Tag, Throttled,
 };
 pub use catalog::{ByteRange, Catalog, Record};
 pub use error::{HeaderError, OpenError, StoreError};
