@@ -10,6 +10,7 @@ mod embedded;
 mod inspect;
 mod interrupt;
 mod load;
+mod probe;
 mod progress;
 mod run;
 mod say;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::chat(args),
         Command::Inspect(args) => inspect::inspect(args),
+        Command::Probe(args) => probe::run(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

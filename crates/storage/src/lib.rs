@@ -24,6 +24,7 @@ pub mod files;
 pub mod gguf;
 pub mod merge;
 pub mod placement;
+pub mod probe;
 pub mod resident;
 pub mod store;
 #[cfg(test)]
@@ -40,5 +41,6 @@ pub use files::{Content, DataFile, FileSet};
 pub use gguf::{Gguf, Metadata, TensorInfo};
 pub use merge::MergeLimits;
 pub use placement::{Placed, Placement};
+pub use probe::{ProbeCache, ProbeConfig, ProbeReport, probe};
 pub use resident::{Resident, ResidentMode, ResidentTensor};
 pub use store::{ExpertStore, Fetched, Filled, Refused, RefusedReason, StoreStats, Withdrawn};

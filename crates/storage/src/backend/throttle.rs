@@ -17,9 +17,10 @@ use forerun_model::{Clock, Nanos};
 use super::{Completed, Limits, Read, ReadBackend, Tag};
 use disk::Disk;
 
-/// Systems wake sleepers late, and a caller that is woken late submits late, which no disk would have waited for: its
-/// reads begin when they would have, as long as it is no more behind than this.
-const LAG_MAX: Nanos = Nanos::from_micros(500);
+/// Busy systems wake sleepers late, and a caller that is woken late submits late, which no disk would have waited for: its
+/// reads begin when they would have, as long as it is no more behind than this. So no stretch of time sees more than
+/// this much of the rate too many.
+const LAG_MAX: Nanos = Nanos::from_millis(10);
 
 /// Any backend, its reads no faster than a rate.
 ///
