@@ -118,7 +118,7 @@ fn generation(args: &SamplingArgs, engine: &Engine, decisions: &mut Vec<Decision
 }
 
 /// A seed from the standard library's own random state, cut to 32 bits so that it is easy to type again.
-fn random_seed() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0) >> 32
 }

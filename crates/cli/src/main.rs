@@ -10,6 +10,7 @@ mod embedded;
 mod inspect;
 mod interrupt;
 mod load;
+mod probe;
 mod progress;
 mod pull;
 mod run;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => chat::chat(args),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Pull(args) => pull::pull(args),
+        Command::Probe(args) => probe::run(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

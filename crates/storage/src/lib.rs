@@ -26,6 +26,7 @@ pub mod files;
 pub mod gguf;
 pub mod merge;
 pub mod placement;
+pub mod probe;
 pub mod resident;
 pub mod store;
 #[cfg(test)]
@@ -35,7 +36,7 @@ mod testing;
 pub use async_store::AsyncExpertStore;
 pub use backend::{
     Completed, DirectFiles, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Priority, Read,
-    ReadBackend, Tag,
+    ReadBackend, Tag, Throttled,
 };
 pub use catalog::{ByteRange, Catalog, Record};
 pub use error::{HeaderError, OpenError, StoreError};
@@ -44,5 +45,6 @@ pub use files::{Content, DataFile, FileSet};
 pub use gguf::{Gguf, Metadata, TensorInfo};
 pub use merge::MergeLimits;
 pub use placement::{Placed, Placement};
+pub use probe::{ProbeCache, ProbeConfig, ProbeReport, probe};
 pub use resident::{Resident, ResidentMode, ResidentTensor};
 pub use store::{ExpertStore, Fetched, Filled, Refused, RefusedReason, StoreStats, Withdrawn};
