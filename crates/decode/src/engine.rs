@@ -13,8 +13,8 @@ use forerun_storage::{Catalog, Resident, ResidentMode, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
-use crate::io;
-use crate::memory_plan::{MemoryPlan, PlanInput};
+use crate::io::{self, DiskRates};
+use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
 use crate::sampler::SamplerConfig;
 use crate::step::{Lookahead, StepLoop};
 use crate::telemetry::Decision;
@@ -36,6 +36,7 @@ pub struct Engine {
     steps: StepLoop,
     output: StepOutput,
     plan: MemoryPlan,
+    rates: DiskRates,
     decisions: Vec<Decision>,
     clock: Arc<dyn Clock>,
     rows: Vec<Row>,
@@ -98,7 +99,8 @@ impl Engine {
         let mut decisions = Vec::new();
         let context = parts::context(config, &shape, &mut decisions)?;
         let n_threads = parts::threads(config, &mut decisions);
-        let io = io::choose(config, &gguf, &catalog, &mut decisions)?;
+        let io = io::choose(config, &gguf, &catalog, &own.clock, &mut decisions)?;
+        let rates = io.rates;
         let plan = PlanInput {
             shape: &shape,
             slot_bytes: catalog.slot_bytes(io.align_bytes).next_multiple_of(SLOT_ALIGN_BYTES) as u64,
@@ -140,6 +142,7 @@ impl Engine {
             steps,
             output,
             plan,
+            rates,
             decisions,
             clock,
             rows,
@@ -242,6 +245,24 @@ impl Engine {
         SHRINKS_BY * self.tokenizer.vocabulary().token_bytes_max().max(1) * self.plan.context
     }
 
+    /// Lowers the budget while the model runs: slots are given up and their memory goes back to the system. Answers
+    /// don't change.
+    ///
+    /// # Errors
+    /// [`DecodeError::Budget`] when what must stay doesn't fit; then nothing has changed.
+    pub fn lower_budget(&mut self, budget_bytes: u64) -> Result<(), DecodeError> {
+        let plan = self.plan.lowered(budget_bytes)?;
+        self.scheduler.shrink(plan.n_slots)?;
+        if plan != self.plan {
+            let choice = bytes_text(budget_bytes);
+            let reason =
+                format!("asked for while running; {} slots of {} stay", plan.n_slots, self.plan.n_slots);
+            self.decisions.push(Decision::new("memory", choice, reason));
+        }
+        self.plan = plan;
+        Ok(())
+    }
+
     /// Where the memory goes.
     pub fn plan(&self) -> &MemoryPlan {
         &self.plan
@@ -250,6 +271,11 @@ impl Engine {
     /// What was decided automatically, and why.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
+    }
+
+    /// What the disk gives and is let give.
+    pub(crate) fn disk_rates(&self) -> DiskRates {
+        self.rates
     }
 
     /// Counts of the scheduler.

@@ -19,11 +19,11 @@ pub mod step;
 pub mod telemetry;
 pub mod text;
 
-pub use config::{BackendChoice, EngineConfig, IoChoice, ModelSource};
+pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource};
 pub use engine::{Engine, Logits, Parts};
 pub use error::DecodeError;
 pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};
 pub use memory_plan::{MemoryPlan, SlotWish, bytes_text, parse_bytes};
 pub use sampler::{Sampler, SamplerConfig, SamplerError};
 pub use session::Session;
-pub use telemetry::{Decision, Telemetry};
+pub use telemetry::{Decision, Process, Telemetry};

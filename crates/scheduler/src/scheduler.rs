@@ -9,13 +9,15 @@
 //! the caller holds them all and gets [`SchedulerError::AllSlotsLeased`]. Guesses never hold a slot for longer than
 //! their own read, and none is begun while `queue` isn't empty.
 
+mod guesses;
 mod landing;
+mod shrink;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use forerun_arena::{Arena, SlotIdx};
+use forerun_arena::{Arena, SlotIdx, WriteLease};
 use forerun_model::{Clock, ExpertKey, LayerId, Routing};
 use forerun_storage::{
     ExpertStore, Fetched, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
@@ -63,6 +65,10 @@ pub struct Scheduler {
     policy: CachePolicy,
     clock: Arc<dyn Clock>,
     slots: Slots,
+    /// Slots beyond these are retired when they are free.
+    n_slots_max: usize,
+    /// Keeps retired slots from everybody.
+    retired: Vec<WriteLease>,
     /// Wanted experts whose read isn't begun, ascending.
     queue: VecDeque<ExpertKey>,
     /// Slots whose promised experts can be handed out.
@@ -105,6 +111,8 @@ impl Scheduler {
             policy,
             clock,
             slots: Slots::new(n_slots),
+            n_slots_max: n_slots,
+            retired: Vec::new(),
             queue: VecDeque::new(),
             ready: VecDeque::new(),
             n_awaited: 0,
@@ -133,6 +141,7 @@ impl Scheduler {
         self.slots.next_turn();
         self.stats.turns += 1;
         self.poll();
+        self.retire_excess();
         self.wanted.clear();
         self.wanted.extend(routing.experts().map(|expert| ExpertKey { layer, expert }));
         self.settle_guesses(layer);
@@ -161,7 +170,7 @@ impl Scheduler {
         self.store.stats()
     }
 
-    /// Slots of the arena.
+    /// Slots that are in use or may be.
     pub fn n_slots(&self) -> usize {
         self.slots.len()
     }
@@ -238,36 +247,6 @@ impl Scheduler {
         self.slots.promise(slot);
     }
 
-    /// The guesses of `layer` are over: those that were right become demands, and those that were wrong are taken back
-    /// unless their reading has begun.
-    fn settle_guesses(&mut self, layer: LayerId) {
-        let Self { wanted, slots, store, .. } = self;
-        for &key in &*wanted {
-            let slot = slots.find(key).map(|slot| slots.get(slot));
-            if slot.is_some_and(|slot| slot.is_loading() && slot.origin == Origin::Guess) {
-                store.promote(key);
-            }
-        }
-        self.withdraw_guesses(Some(layer));
-    }
-
-    /// Takes back guesses whose reading hasn't begun; says whether there were any.
-    fn withdraw_guesses(&mut self, layer: Option<LayerId>) -> bool {
-        let mut withdrawn = std::mem::take(&mut self.withdrawn);
-        self.store.withdraw_guesses(layer, &mut withdrawn);
-        let any = !withdrawn.is_empty();
-        self.store_full &= !any;
-        for Withdrawn { key, lease } in withdrawn.drain(..) {
-            let slot = lease.slot();
-            debug_assert_eq!(self.slots.get(slot).key, key, "a store gives back what was begun");
-            drop(lease);
-            self.slots.vacate(slot);
-            self.stats.guesses_withdrawn += 1;
-        }
-        self.withdrawn = withdrawn;
-        any
-    }
-
     /// Begins reads from the front of the queue while there are slots and the store takes them.
     fn begin_queued(&mut self) -> Result<(), SchedulerError> {
         let begun = self.begin_demands();
@@ -296,25 +275,6 @@ impl Scheduler {
             }
         }
         Ok(())
-    }
-
-    /// Begins to read guesses when nothing that was asked for is left to begin. A guess that the store knows
-    /// nothing of is dropped.
-    fn begin_guesses(&mut self) {
-        let room = |slots: &Slots, depth: usize| slots.n_loading() < depth;
-        if self.guesses.is_empty() || !self.queue.is_empty() || !room(&self.slots, self.depth_seen) {
-            return;
-        }
-        plan(&self.slots, &[], &self.guesses, &mut self.moves);
-        for i in 0..self.moves.len() {
-            let Move::Guess { key, slot } = self.moves[i] else { continue };
-            let refused = matches!(self.begin(key, slot, Origin::Guess), Ok(false));
-            if refused || !room(&self.slots, self.depth_seen) {
-                break;
-            }
-            self.guesses.retain(|guess| guess.key != key);
-        }
-        self.store.start();
     }
 
     /// Empties `slot` and has the store fill it with `key`; `false` when the store's queue is full.
