@@ -1,5 +1,6 @@
 //! What can go wrong, in four enums for four audiences: [`StoreError`] for who fetches experts while a model runs,
-//! [`OpenError`] for who opens a model, [`PackError`] for who packs one, [`HeaderError`] (inside it) for who wants to know which part of a header is bad.
+//! [`OpenError`] for who opens a model, [`PackError`] for who packs one, [`HeaderError`] (inside them) for who wants to
+//! know which part of a header is bad.
 
 mod header;
 mod open;
