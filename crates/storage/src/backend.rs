@@ -3,13 +3,18 @@
 pub mod direct;
 pub mod memory;
 pub mod mmap;
+mod pool;
 pub mod pread;
 pub(crate) mod queue;
+#[cfg(target_os = "linux")]
+pub mod uring;
 
 pub use direct::DirectFiles;
 pub use memory::MemoryBackend;
 pub use mmap::MmapBackend;
 pub use pread::{PreadBackend, PreadConfig};
+#[cfg(target_os = "linux")]
+pub use uring::{UringBackend, UringConfig};
 
 use std::io::{self, IoSliceMut};
 
