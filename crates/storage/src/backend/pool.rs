@@ -138,7 +138,7 @@ impl Queue {
     /// [`Self::pop`] for the only worker of a queue, which sleeps elsewhere: `sleeper` is woken once, as soon as asking
     /// again would help.
     #[cfg_attr(
-        not(target_os = "linux"),
+        not(any(test, target_os = "linux")),
         expect(dead_code, reason = "only Linux has a worker that sleeps elsewhere")
     )]
     pub(crate) fn poll_pop(&self, sleeper: &Waker) -> Poll<Option<Read>> {

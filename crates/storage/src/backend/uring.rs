@@ -1,8 +1,8 @@
 //! Direct reads through Linux's `io_uring`: one thread, which the disk keeps asleep.
 //!
-//! The caller computes while reads are in flight, so it never drives the ring: a thread does, [`reader`], which hands
+//! The caller computes while reads are in flight, so it never drives the ring: a thread does, `reader`, which hands
 //! everything that can begin to the kernel in one call and sleeps in the same call until something is over. All memory
-//! that the kernel may write is kept by [`ring`], the only unsafe part.
+//! that the kernel may write is kept by `ring`, the only unsafe part.
 
 mod reader;
 mod ring;

@@ -162,8 +162,7 @@ mod tests {
 
     use forerun_arena::Arena;
 
-    use super::super::tests::{SLOT_BYTES, contents, direct, read, reader, windows};
-    use super::*;
+    use super::super::tests::{SLOT_BYTES, check_bytes, contents, direct, read, reader, window};
 
     #[test]
     fn a_read_that_comes_while_the_ring_sleeps_wakes_it_each_time() {
@@ -172,7 +171,7 @@ mod tests {
         let (mut reader, queue, sender, _done) = reader(files, 2);
         for slot in 0..2 {
             reader.fill(&queue, &sender);
-            let read = read(slot.into(), 1, windows(&arena, slot, &[0..16]));
+            let read = read(slot.into(), 1, window(&arena, slot, 0..16));
             thread::scope(|scope| {
                 let push = || queue.push(read);
                 thread::Builder::new().spawn_scoped(scope, push).unwrap();
@@ -185,5 +184,25 @@ mod tests {
             assert!(!reader.is_listening);
             assert!(queue.withdraw(crate::Tag(slot.into())).is_some());
         }
+    }
+    #[test]
+    fn without_the_ring_nothing_is_lost() {
+        let Some(files) = direct(&[contents()]) else { return };
+        let arena = Arena::new(3, SLOT_BYTES).unwrap();
+        let (mut reader, queue, sender, done) = reader(files, 2);
+        for slot in 0..3 {
+            queue.push(read(slot.into(), 1, window(&arena, slot, 0..16)));
+        }
+        reader.fill(&queue, &sender);
+        assert_eq!(reader.ring.n_in_flight(), 2);
+        thread::scope(|scope| {
+            let serve = || reader.serve_without(&queue, &sender);
+            thread::Builder::new().spawn_scoped(scope, serve).unwrap();
+            let mut over: Vec<_> = done.iter().take(3).collect();
+            queue.close();
+            over.iter_mut().for_each(check_bytes);
+            over.sort_by_key(|completed| completed.read.tag);
+            assert_eq!(over.iter().map(|completed| completed.read.tag.0).collect::<Vec<_>>(), [0, 1, 2]);
+        });
     }
 }

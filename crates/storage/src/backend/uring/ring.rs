@@ -80,7 +80,7 @@ impl Ring {
         if let Some((operation, _)) = missing {
             return Err(UringError::Operation { operation });
         }
-        let fds: Vec<_> = (0..).map_while(|file| files.file(file)).map(AsRawFd::as_raw_fd).collect();
+        let fds: Vec<_> = (0..=u16::MAX).map_while(|file| files.file(file)).map(AsRawFd::as_raw_fd).collect();
         if !fds.is_empty() {
             let n_files = fds.len();
             let registered = uring.submitter().register_files(&fds);

@@ -1,5 +1,6 @@
 //! What the conformance suite can't know: pinned slots, what the kernel has while other things happen, and refusals.
 
+use std::ops::Range;
 use std::sync::mpsc;
 
 use bytes::Bytes;
@@ -16,7 +17,8 @@ const N_BLOCKS: usize = 64;
 pub(super) const SLOT_BYTES: usize = 16 * BLOCK;
 
 pub(super) fn contents() -> Bytes {
-    (0..N_BLOCKS * BLOCK).map(|i| (i * 31 + i / BLOCK) as u8).collect::<Vec<_>>().into()
+    let bytes = (0..N_BLOCKS * BLOCK).map(|i| (i * 31 + i / BLOCK).to_le_bytes()[0]);
+    bytes.collect::<Vec<_>>().into()
 }
 
 /// The files opened directly, where that and `io_uring` can be had; else why not, on stderr.
@@ -52,8 +54,9 @@ fn lease(arena: &Arena, slot: u32) -> WriteLease {
     arena.try_write(SlotIdx(slot)).expect("nobody holds this slot")
 }
 
-pub(super) fn windows(arena: &Arena, slot: u32, parts: &[std::ops::Range<usize>]) -> Vec<Window> {
-    lease(arena, slot).split(parts.iter().map(|part| part.start * BLOCK..part.end * BLOCK))
+/// A part of a slot, in blocks.
+pub(super) fn window(arena: &Arena, slot: u32, blocks: Range<usize>) -> Vec<Window> {
+    vec![lease(arena, slot).window(blocks.start * BLOCK..blocks.end * BLOCK)]
 }
 
 pub(super) fn read(tag: u64, first_block: usize, windows: Vec<Window>) -> Read {
@@ -62,7 +65,7 @@ pub(super) fn read(tag: u64, first_block: usize, windows: Vec<Window>) -> Read {
 }
 
 #[track_caller]
-fn check_bytes(completed: &mut Completed) {
+pub(super) fn check_bytes(completed: &mut Completed) {
     let mut at = usize::try_from(completed.read.offset_bytes).unwrap();
     for window in &mut completed.read.windows {
         let bytes = window.bytes_mut();
@@ -101,13 +104,15 @@ fn reads_into_one_part_of_a_pinned_slot_are_fixed_and_others_are_right_too() {
     let (pinned, other) = (Arena::new(4, SLOT_BYTES).unwrap(), Arena::new(1, SLOT_BYTES).unwrap());
     let mut backend = backend(files, 4, 8, Some(&pinned));
     assert!(backend.unpinned().is_none(), "{:?}", backend.unpinned());
-    let mut over_two = windows(&pinned, 2, &[1..3, 7..7, 8..16]);
-    over_two.extend(windows(&pinned, 3, &[0..5]));
+    let mut over_two =
+        lease(&pinned, 2).split([BLOCK..3 * BLOCK, 7 * BLOCK..7 * BLOCK, 8 * BLOCK..16 * BLOCK]);
+    over_two.extend(window(&pinned, 3, 0..5));
+    let after_none = lease(&pinned, 1).split([BLOCK..BLOCK, 5 * BLOCK..9 * BLOCK]);
     for read in [
-        read(0, 3, windows(&pinned, 0, &[0..16])),
-        read(1, 9, windows(&pinned, 1, &[2..2, 5..9])),
+        read(0, 3, window(&pinned, 0, 0..16)),
+        read(1, 9, after_none),
         read(2, 0, over_two),
-        read(3, 40, windows(&other, 0, &[0..16])),
+        read(3, 40, window(&other, 0, 0..16)),
     ] {
         backend.submit(read).unwrap();
     }
@@ -123,7 +128,7 @@ fn a_slot_is_found_in_its_registered_buffer() {
     let mut ring = Ring::new(files, 7).unwrap();
     ring.pin(&arena, 2 * SLOT_BYTES + BLOCK).unwrap();
     for slot in 0..7 {
-        let read = read(slot.into(), slot as usize, windows(&arena, slot, &[slot as usize..16]));
+        let read = read(slot.into(), slot as usize, window(&arena, slot, slot as usize..16));
         assert!(ring.begin(read).unwrap(), "slot {slot} isn't pinned");
     }
     while ring.n_in_flight() > 0 {
@@ -139,7 +144,7 @@ fn a_backend_keeps_pinned_memory_and_leases_keep_theirs() {
     let Some(files) = direct(&[contents()]) else { return };
     let arena = Arena::new(1, SLOT_BYTES).unwrap();
     let mut backend = backend(files, 1, 1, Some(&arena));
-    let windows = windows(&arena, 0, &[0..16]);
+    let windows = window(&arena, 0, 0..16);
     drop(arena);
     backend.submit(read(0, 5, windows)).unwrap();
     let mut done = wait_for(&mut backend, 1);
@@ -169,7 +174,7 @@ fn dropping_waits_for_what_the_kernel_has() {
     for entered in [false, true] {
         let mut ring = Ring::new(files.clone(), 4).unwrap();
         for slot in 0..4 {
-            ring.begin(read(slot.into(), 2, windows(&arena, slot, &[0..16]))).unwrap();
+            ring.begin(read(slot.into(), 2, window(&arena, slot, 0..16))).unwrap();
         }
         if entered {
             ring.enter().unwrap();
@@ -194,7 +199,7 @@ fn demands_begin_first_and_a_guess_is_withdrawn_while_the_kernel_reads() {
         [Priority::Guess, Priority::Demand, Priority::Guess, Priority::Demand].iter().enumerate()
     {
         let slot = u32::try_from(slot).unwrap();
-        queue.push(Read { priority: *priority, ..read(slot.into(), 1, windows(&arena, slot, &[0..16])) });
+        queue.push(Read { priority: *priority, ..read(slot.into(), 1, window(&arena, slot, 0..16)) });
     }
     reader.fill(&queue, &sender);
     assert!(queue.withdraw(Tag(1)).is_none() && queue.withdraw(Tag(3)).is_none(), "demands wait");
@@ -216,7 +221,7 @@ fn a_refused_direct_read_goes_through_the_page_cache() {
     let arena = Arena::new(1, SLOT_BYTES).unwrap();
     let (mut reader, queue, sender, done) = reader(files.clone(), 1);
     // No disk has blocks of one byte.
-    let window = lease(&arena, 0).split([1..BLOCK]);
+    let window = vec![lease(&arena, 0).window(1..BLOCK)];
     queue.push(Read { offset_bytes: 1, ..read(0, 0, window) });
     reader.turn(&queue, &sender).unwrap();
     check_bytes(&mut done.try_recv().unwrap());
@@ -266,7 +271,7 @@ fn too_little_lockable_memory_means_slots_that_are_not_pinned() {
     let mut backend = backend(files, 1, 1, Some(&arena));
     let why = backend.unpinned().expect("16 MiB are more than allowed").to_string();
     assert!(why.starts_with("the kernel refuses to pin 16777216 bytes of slots; raise the limit"), "{why}");
-    backend.submit(read(0, 5, windows(&arena, 0, &[0..16]))).unwrap();
+    backend.submit(read(0, 5, window(&arena, 0, 0..16))).unwrap();
     check_bytes(&mut wait_for(&mut backend, 1)[0]);
     assert_eq!(backend.n_fixed(), 0);
 }
