@@ -129,7 +129,6 @@ impl Engine {
             })?,
         };
         let steps = StepLoop::new(&shape, lookahead);
-        let (output, rows) = (StepOutput::default(), Vec::new());
         Ok(Self {
             shape,
             tokenizer,
@@ -140,12 +139,12 @@ impl Engine {
             backend,
             scheduler,
             steps,
-            output,
+            output: StepOutput::default(),
             plan,
             rates,
             decisions,
             clock,
-            rows,
+            rows: Vec::new(),
             epoch: 0,
         })
     }
