@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use crate::geometry::{Geometry, NAMES};
-use crate::knobs::Knobs;
+use crate::knobs::KnobArgs;
 use crate::recipe::Recipe;
 
 /// Writes a model with real geometry and random weights whose greedy reader walks a script, and measures its routing.
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     pub(crate) numbers: Numbers,
 
     #[command(flatten, next_help_heading = "Statistics of the routing")]
-    pub(crate) knobs: Knobs,
+    pub(crate) knobs: KnobArgs,
 
     /// Tokens to decode for the measurement; 0 measures nothing
     #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Measuring")]

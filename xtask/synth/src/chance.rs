@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Token,
     /// Small vectors of a layer.
     Vector,
+    /// How layers differ.
+    Uneven,
 }
 
 /// A stream of numbers that follows from the seed, the purpose and an index.

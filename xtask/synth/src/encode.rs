@@ -4,6 +4,7 @@ use forerun_model::QuantType;
 use half::{bf16, f16};
 
 /// The types that [`encode`] knows.
+#[cfg(test)]
 pub(crate) const SUPPORTED: [QuantType; 8] = [
     QuantType::F32,
     QuantType::F16,
@@ -18,7 +19,7 @@ pub(crate) const SUPPORTED: [QuantType; 8] = [
 /// Appends `values` as whole blocks of `quant`. A group of zeros comes back as zeros.
 ///
 /// # Panics
-/// When the type isn't [`SUPPORTED`], or the values don't fill whole blocks.
+/// When there is no encoder for the type, or the values don't fill whole blocks.
 pub(crate) fn encode(quant: QuantType, values: &[f32], out: &mut Vec<u8>) {
     assert!(values.len().is_multiple_of(quant.block_len()), "whole blocks of {quant}");
     for block in values.chunks_exact(quant.block_len()) {

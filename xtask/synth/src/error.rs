@@ -8,6 +8,7 @@ use forerun_compute::ComputeError;
 use forerun_decode::DecodeError;
 use forerun_model::ShapeError;
 use forerun_scheduler::SchedulerError;
+use forerun_sim::TraceError;
 use forerun_storage::OpenError;
 
 /// What went wrong, and where.
@@ -41,6 +42,9 @@ pub(crate) enum SynthError {
     /// An expert.
     #[error(transparent)]
     Scheduler(#[from] SchedulerError),
+    /// A routing that a trace can't hold.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// The slots.
     #[error(transparent)]
     Arena(#[from] ArenaError),

@@ -14,10 +14,12 @@ mod error;
 mod geometry;
 mod header;
 mod knobs;
+mod measure;
 mod model;
 mod plan;
 mod pool;
 mod recipe;
+mod report;
 mod router;
 mod script;
 mod sizes;
@@ -33,6 +35,7 @@ use forerun_decode::bytes_text;
 
 use args::Args;
 use error::SynthError;
+use geometry::Architecture;
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -51,7 +54,24 @@ fn run(args: &Args) -> Result<(), SynthError> {
         let seconds = begin.elapsed().as_secs_f64();
         eprintln!("wrote {} to {} in {seconds:.1} s", bytes_text(bytes), args.out.display());
     }
+    if args.measure == 0 {
+        return Ok(());
+    }
+    if args.geometry().architecture != Architecture::Qwen35Moe {
+        eprintln!("not measured: {} has no engine here", args.shape);
+        return Ok(());
+    }
+    let walk = measure::walk(args, args.measure)?;
+    if let Some(path) = &args.trace {
+        measure::save(&walk, path)?;
+    }
+    print(&report::report(&walk)?);
     Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "the table is what was asked for")]
+fn print(text: &str) {
+    print!("{text}");
 }
 
 fn with_causes(error: &dyn Error) -> String {

@@ -7,6 +7,7 @@ use forerun_storage::gguf::Value;
 use crate::args::Args;
 use crate::error::SynthError;
 use crate::geometry::{Geometry, number};
+use crate::knobs::Knobs;
 use crate::plan::{Recipes, plan};
 use crate::script::{Channels, Script};
 use crate::vocabulary::Vocabulary;
@@ -25,19 +26,20 @@ pub(crate) const KNOBS: &str = "forerun.synth.knobs";
 pub(crate) fn create(args: &Args) -> Result<u64, SynthError> {
     let geometry = args.geometry();
     geometry.check()?;
-    args.knobs.check()?;
-    let script = Script::new(args.seed, Channels::of(geometry.hidden), args.script.into(), &args.knobs);
+    let knobs = args.knobs.over_defaults(&geometry);
+    knobs.check()?;
+    let script = Script::new(args.seed, Channels::of(geometry.hidden), args.script.into(), &knobs);
     let vocabulary = Vocabulary::extended(&tokenizer(), script.len(), geometry.n_vocab)?;
     let tensors = plan(&Recipes {
         geometry: &geometry,
         recipe: args.quant,
-        knobs: &args.knobs,
+        knobs: &knobs,
         seed: args.seed,
         script: &script,
         first_token: vocabulary.first_token,
         n_vocab: vocabulary.n_vocab,
     });
-    write(&args.out, &keys(args, &geometry, vocabulary), &tensors, args.seed)
+    write(&args.out, &keys(args, &geometry, &knobs, vocabulary), &tensors, args.seed)
 }
 
 /// The file whose tokenizer is borrowed.
@@ -46,17 +48,17 @@ fn tokenizer() -> PathBuf {
     package.join("../../fixtures/pico-q4_k_m.gguf")
 }
 
-fn keys(args: &Args, geometry: &Geometry, vocabulary: Vocabulary) -> Vec<(String, Value)> {
+fn keys(args: &Args, geometry: &Geometry, knobs: &Knobs, vocabulary: Vocabulary) -> Vec<(String, Value)> {
     let architecture = geometry.architecture.name();
     let text = |text: &str| Value::Text(text.to_owned());
     let mut keys = vec![
         ("general.architecture".to_owned(), text(architecture)),
         ("general.type".into(), text("model")),
-        ("general.name".into(), Value::Text(format!("synthetic {}", args.shape))),
+        ("general.name".into(), Value::Text(format!("synthetic {} {}", args.shape, args.quant.name()))),
         ("general.file_type".into(), Value::U32(args.quant.file_type())),
         ("general.quantization_version".into(), Value::U32(2)),
         (SEED.into(), Value::U64(args.seed)),
-        (KNOBS.into(), Value::Text(args.knobs.text())),
+        (KNOBS.into(), Value::Text(knobs.text())),
         (FIRST_TOKEN.into(), number(vocabulary.first_token)),
         (N_SCRIPT.into(), number(args.script.into())),
     ];

@@ -73,7 +73,7 @@ pub(crate) struct Recipes<'a> {
 pub(crate) fn plan(from: &Recipes<'_>) -> Vec<Tensor> {
     let geometry = from.geometry;
     let channels = Channels::of(geometry.hidden);
-    let sizes = sizes(geometry, from.knobs, channels);
+    let sizes = sizes(geometry, from.knobs, from.seed);
     let mut builder = Builder { from, channels, layer: Layer::default(), tensors: Vec::new() };
     builder.tables(sizes.total_last);
     for (idx, sizes) in sizes.layers.iter().enumerate() {
@@ -259,7 +259,7 @@ mod tests {
     fn nothing_writes_to_the_carriers() {
         for tensor in tensors("pico") {
             if let Fill::Update { n_rows, n_zero, .. } = tensor.fill {
-                assert_eq!((n_rows, n_zero), (256, 64), "{}", tensor.name);
+                assert_eq!((n_rows, n_zero), (256, 96), "{}", tensor.name);
             }
         }
     }

@@ -66,7 +66,7 @@ mod tests {
             let squares = rows.chunks_exact(1024).flat_map(|row| &row[from..from + n]).map(|v| v * v);
             squares.sum::<f32>() / 512.0 * (size / 2.9) * (size / 2.9)
         };
-        let (free, topic) = (square(0, 960, 3.0), square(960, 32, CARRIER_SIZE));
+        let (free, topic) = (square(0, 928, 3.0), square(928, 32, CARRIER_SIZE));
         assert!((free + topic - 2.25).abs() < 0.05, "{free} {topic}");
         assert!((topic / (free + topic) - 0.3).abs() < 0.02, "{free} {topic}");
     }

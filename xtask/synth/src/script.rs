@@ -25,8 +25,9 @@ pub(crate) struct Channels {
 impl Channels {
     /// The split of a residual stream of `hidden` values.
     pub(crate) fn of(hidden: usize) -> Self {
-        let half = (hidden / 32).max(32);
-        Self { n_free: hidden - 2 * half, n_topic: half, n_token: half }
+        // Thousands of random tokens are told apart by 64 channels, hardly by fewer.
+        let (n_topic, n_token) = ((hidden / 32).max(32), (hidden / 32).max(64));
+        Self { n_free: hidden - n_topic - n_token, n_topic, n_token }
     }
 
     /// Carriers, which are the last channels.
@@ -56,7 +57,9 @@ impl Script {
             rows.extend((0..channels.n_free).map(|_| bell(&mut own)));
             normalise(&mut topic);
             rows.extend(topic.iter().map(|v| v * CARRIER_SIZE));
-            rows.extend((0..channels.n_token).map(|_| bell(&mut own) * CARRIER_SIZE));
+            let mut mark: Vec<f32> = (0..channels.n_token).map(|_| bell(&mut own)).collect();
+            normalise(&mut mark);
+            rows.extend(mark.iter().map(|v| v * CARRIER_SIZE));
             topic.iter_mut().for_each(|v| *v = keep * *v + knobs.turn * bell(&mut walk));
         }
         Self { channels, rows }
@@ -82,7 +85,7 @@ impl Script {
         row
     }
 
-    /// About what the product of a token's embedding and the head of size 1 that it calls is.
+    /// What the product of a token's embedding and the head of size 1 that it calls is.
     #[expect(clippy::cast_precision_loss, reason = "a few channels")]
     pub(crate) fn carried(&self) -> f32 {
         CARRIER_SIZE * CARRIER_SIZE * self.channels.n_token as f32
@@ -143,6 +146,6 @@ mod tests {
     #[test]
     fn a_stream_has_room_for_carriers() {
         assert_eq!(Channels::of(2048), Channels { n_free: 1920, n_topic: 64, n_token: 64 });
-        assert_eq!(Channels::of(256), Channels { n_free: 192, n_topic: 32, n_token: 32 });
+        assert_eq!(Channels::of(256), Channels { n_free: 160, n_topic: 32, n_token: 64 });
     }
 }

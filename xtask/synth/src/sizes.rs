@@ -28,10 +28,11 @@ pub(crate) struct AllSizes {
 }
 
 /// Follows the stream through the layers: what is added points anywhere, so squares add up.
-pub(crate) fn sizes(geometry: &Geometry, knobs: &Knobs, channels: Channels) -> AllSizes {
+pub(crate) fn sizes(geometry: &Geometry, knobs: &Knobs, seed: u64) -> AllSizes {
+    let channels = Channels::of(geometry.hidden);
     let mut free = 1.0f32;
     let layer = |idx| {
-        let (mixer, experts) = knobs.updates(idx);
+        let (mixer, experts) = knobs.updates(seed, idx);
         let mixer = mixer * free;
         free = free.hypot(mixer);
         let at_router = free;
@@ -60,10 +61,10 @@ mod tests {
     fn squares_add_up() {
         let geometry = Geometry::named("pico").unwrap();
         let knobs = Knobs { first_mixer: 0.75, first_experts: 1.0, ..plain() };
-        let all = sizes(&geometry, &knobs, Channels::of(geometry.hidden));
+        let all = sizes(&geometry, &knobs, 1);
         let first = all.layers[0];
         assert_eq!((first.mixer, first.free, first.experts), (0.75, 1.25, 1.25));
-        assert_eq!(first.total, ((192.0 * 1.5625 + 64.0 * 4.0) / 256.0f32).sqrt());
+        assert_eq!(first.total, ((160.0 * 1.5625 + 96.0 * 4.0) / 256.0f32).sqrt());
         assert!((all.layers[1].mixer - 0.3 * 1.25 * 2.0f32.sqrt()).abs() < 1e-6);
     }
 }
