@@ -8,7 +8,7 @@ use forerun_arena::{Arena, WriteLease};
 use forerun_model::{ExpertKey, LayerId, Nanos, PartOffsets, Routing, SystemClock};
 use forerun_scheduler::{CachePolicy, NoPredictor, Scheduler, SchedulerConfig};
 use forerun_sim::Synthetic;
-use forerun_storage::{ExpertStore, Fetched, Filled, Refused, StoreStats};
+use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
 
 /// The shape of a 35B model.
 const N_LAYERS: u16 = 40;
@@ -28,10 +28,16 @@ struct AtOnce {
 }
 
 impl ExpertStore for AtOnce {
-    fn begin(&mut self, key: ExpertKey, slot: WriteLease) -> Result<(), Refused> {
+    fn begin(&mut self, key: ExpertKey, slot: WriteLease, _priority: Priority) -> Result<(), Refused> {
         self.begun.push((key, slot));
         Ok(())
     }
+
+    fn start(&mut self) {}
+
+    fn promote(&mut self, _key: ExpertKey) {}
+
+    fn withdraw_guesses(&mut self, _layer: Option<LayerId>, _withdrawn: &mut Vec<Withdrawn>) {}
 
     fn wait(&mut self, _until: Nanos, done: &mut Vec<Fetched>) {
         done.extend(self.begun.drain(..).map(|(key, lease)| {

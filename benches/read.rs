@@ -12,7 +12,7 @@ use forerun_arena::{Arena, SlotIdx};
 use forerun_model::{ExpertKey, ModelShape, Nanos, SystemClock};
 use forerun_storage::{
     Catalog, ExpertStore, Fetched, FileStore, Gguf, MemoryBackend, MmapBackend, PreadBackend, PreadConfig,
-    ReadBackend,
+    Priority, ReadBackend,
 };
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/pico-q4_k_m.gguf");
@@ -31,7 +31,7 @@ impl Rig {
     fn new(gguf: &Gguf, backend: Box<dyn ReadBackend>) -> Self {
         let shape = ModelShape::from_metadata(&gguf.metadata).expect("the fixture has a shape");
         let catalog = Arc::new(Catalog::new(&shape, gguf).expect("the fixture has experts"));
-        let arena = Arena::new(N_SLOTS, catalog.slot_bytes()).expect("there is memory for a few slots");
+        let arena = Arena::new(N_SLOTS, catalog.slot_bytes(1)).expect("there is memory for a few slots");
         // Far apart in the file, as a router's choices are.
         let experts =
             shape.layer_ids().flat_map(|layer| (0..4).map(move |i| ExpertKey::new(layer.0, 7 * i + 3)));
@@ -46,7 +46,7 @@ impl Rig {
             while let Some(&key) = self.keys.get(n_begun) {
                 let slot = SlotIdx(u32::try_from(n_begun).expect("there are few slots"));
                 let lease = self.arena.try_write(slot).expect("nobody reads the slot");
-                if self.store.begin(key, lease).is_err() {
+                if self.store.begin(key, lease, Priority::Demand).is_err() {
                     break;
                 }
                 n_begun += 1;

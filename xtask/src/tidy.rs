@@ -25,6 +25,7 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[];
 const UNSAFE_FILES: &[&str] = &[
     "crates/arena/src/lease.rs",
     "crates/arena/src/memory.rs",
+    "crates/arena/src/window.rs",
     "crates/compute/src/dot/avx2.rs",
     "crates/compute/src/dot/avx2_blocks.rs",
     "crates/decode/src/heap.rs",

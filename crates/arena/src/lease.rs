@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "a lease is the proof that its bytes may be touched")]
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::memory::{Memory, SlotIdx};
 use crate::sync::Arc;
@@ -27,6 +28,22 @@ impl WriteLease {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: a write lease exists once per slot and excludes readers; `&mut self` excludes a second borrow.
         unsafe { self.memory().bytes_mut(self.slot) }
+    }
+
+    /// Bytes of the slot.
+    #[expect(clippy::len_without_is_empty, reason = "a slot is never empty")]
+    pub fn len(&self) -> usize {
+        self.memory().slot_bytes()
+    }
+
+    /// The bytes of a part of the slot, for the one window that holds it.
+    ///
+    /// # Safety
+    /// `part` lies inside the slot, and the caller excludes every other access to it for all of `'_`.
+    #[expect(clippy::mut_from_ref, reason = "the window is the exclusive right, not the borrow of the lease")]
+    pub(crate) unsafe fn part_mut(&self, part: Range<usize>) -> &mut [u8] {
+        // SAFETY: this lease is the slot's one, so only its windows reach the bytes; the caller answers for `part`.
+        unsafe { self.memory().part_mut(self.slot, part) }
     }
 
     /// Ends the writing: from here on the bytes don't change until every lease is gone.

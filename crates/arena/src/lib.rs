@@ -2,7 +2,8 @@
 //!
 //! An [`Arena`] is the only memory that both IO and compute may touch. Whoever fills a slot holds its one
 //! [`WriteLease`]; [`WriteLease::seal`] turns it into a [`ReadLease`], of which there may be many. A slot can be
-//! written again only when no lease of it lives, so a device that still reads keeps its bytes.
+//! written again only when no lease of it lives, so a device that still reads keeps its bytes. [`WriteLease::split`] lets
+//! several reads fill disjoint parts of a slot at once, each through its [`Window`].
 //!
 //! Never here: what a slot holds, which slot to use next, files, threads.
 
@@ -10,7 +11,9 @@ pub mod error;
 mod lease;
 mod memory;
 mod sync;
+mod window;
 
 pub use error::ArenaError;
 pub use lease::{ReadLease, WriteLease};
 pub use memory::{Arena, SLOT_ALIGN_BYTES, SlotIdx};
+pub use window::Window;

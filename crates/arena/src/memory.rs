@@ -2,6 +2,8 @@
 
 #![expect(unsafe_code, reason = "slot bytes cross threads; the state word of each slot keeps them apart")]
 
+use std::ops::Range;
+
 use memmap2::{MmapMut, MmapOptions};
 
 use crate::ArenaError;
@@ -107,6 +109,24 @@ impl Memory {
         self.accesses[slot.0 as usize].write();
         // SAFETY: in bounds as above; the write lease excludes every other access.
         unsafe { std::slice::from_raw_parts_mut(self.slot_ptr(slot), self.stride) }
+    }
+
+    /// A part of the bytes of `slot`, for the window that holds it.
+    ///
+    /// # Safety
+    /// `part` lies inside the slot, whose write lease exists, and the caller excludes every other access to the part
+    /// for all of `'_`.
+    #[expect(clippy::mut_from_ref, reason = "the window is the exclusive right, not the borrow of Memory")]
+    pub(crate) unsafe fn part_mut(&self, slot: SlotIdx, part: Range<usize>) -> &mut [u8] {
+        // Windows write at once, each its own part: to loom, which has one cell a slot, none of them excludes another.
+        self.accesses[slot.0 as usize].read();
+        // SAFETY: in bounds by the caller's promise; pages are initialised as in `bytes`.
+        unsafe { std::slice::from_raw_parts_mut(self.slot_ptr(slot).add(part.start), part.len()) }
+    }
+
+    /// Bytes of one slot.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.stride
     }
 
     fn slot_ptr(&self, slot: SlotIdx) -> *mut u8 {

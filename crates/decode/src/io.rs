@@ -53,7 +53,7 @@ pub(crate) fn choose(
     let bytes = match choice {
         IoChoice::Memory if in_memory => 0,
         IoChoice::Memory => gguf.files().files().iter().map(|file| file.len_bytes).sum(),
-        IoChoice::Mmap => catalog.slot_bytes() as u64 + MAPPED_BYTES,
+        IoChoice::Mmap => catalog.slot_bytes(1) as u64 + MAPPED_BYTES,
         _ => PreadConfig::default().n_threads as u64 * READER_BYTES,
     };
     Ok(Io { choice, bytes })

@@ -37,7 +37,7 @@ fn rig(model: &str) -> (Rig, Weights) {
     let weights = bind_weights(&shape, &catalog, &resident).unwrap();
     assert_eq!(resident.unknown(), [] as [String; 0], "prediction blocks are known and left out");
     let backend = Box::new(MmapBackend::new(gguf.files()).unwrap());
-    let arena = Arena::new(4, catalog.slot_bytes()).unwrap();
+    let arena = Arena::new(4, catalog.slot_bytes(1)).unwrap();
     let store = Box::new(FileStore::new(catalog, gguf.files().clone(), backend));
     let scheduler = Scheduler::new(SchedulerConfig {
         arena,

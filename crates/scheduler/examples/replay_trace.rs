@@ -18,7 +18,7 @@ use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, S
 use forerun_scheduler::{
     CachePolicy, Guess, GuessInput, NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats,
 };
-use forerun_storage::{ExpertStore, Fetched, Filled, Refused, StoreStats};
+use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -58,10 +58,16 @@ struct Counting {
 const RECORD_BYTES: u64 = 110_592;
 
 impl ExpertStore for Counting {
-    fn begin(&mut self, key: ExpertKey, slot: WriteLease) -> Result<(), Refused> {
+    fn begin(&mut self, key: ExpertKey, slot: WriteLease, _priority: Priority) -> Result<(), Refused> {
         self.begun.push((key, slot));
         Ok(())
     }
+
+    fn start(&mut self) {}
+
+    fn promote(&mut self, _key: ExpertKey) {}
+
+    fn withdraw_guesses(&mut self, _layer: Option<LayerId>, _withdrawn: &mut Vec<Withdrawn>) {}
 
     fn wait(&mut self, _until: Nanos, done: &mut Vec<Fetched>) {
         for (key, lease) in self.begun.drain(..) {

@@ -17,7 +17,9 @@ use std::sync::Arc;
 
 use forerun_arena::{Arena, SlotIdx};
 use forerun_model::{Clock, ExpertKey, LayerId, Routing};
-use forerun_storage::{ExpertStore, Fetched, Refused, RefusedReason, StoreError, StoreStats};
+use forerun_storage::{
+    ExpertStore, Fetched, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
+};
 
 use crate::plan::{Move, plan};
 use crate::slots::{Content, Origin, Slots};
@@ -82,6 +84,7 @@ pub struct Scheduler {
     wanted: Vec<ExpertKey>,
     moves: Vec<Move>,
     done: Vec<Fetched>,
+    withdrawn: Vec<Withdrawn>,
 }
 
 impl Scheduler {
@@ -114,6 +117,7 @@ impl Scheduler {
             wanted: Vec::new(),
             moves: Vec::new(),
             done: Vec::new(),
+            withdrawn: Vec::new(),
         })
     }
 
@@ -131,6 +135,7 @@ impl Scheduler {
         self.poll();
         self.wanted.clear();
         self.wanted.extend(routing.experts().map(|expert| ExpertKey { layer, expert }));
+        self.settle_guesses(layer);
         plan(&self.slots, &self.wanted, &[], &mut self.moves);
         let opened = self.open_moves();
         let turn = Turn::new(self);
@@ -233,16 +238,56 @@ impl Scheduler {
         self.slots.promise(slot);
     }
 
+    /// The guesses of `layer` are over: those that were right become demands, and those that were wrong are taken back
+    /// unless their reading has begun.
+    fn settle_guesses(&mut self, layer: LayerId) {
+        let Self { wanted, slots, store, .. } = self;
+        for &key in &*wanted {
+            let slot = slots.find(key).map(|slot| slots.get(slot));
+            if slot.is_some_and(|slot| slot.is_loading() && slot.origin == Origin::Guess) {
+                store.promote(key);
+            }
+        }
+        self.withdraw_guesses(Some(layer));
+    }
+
+    /// Takes back guesses whose reading hasn't begun; says whether there were any.
+    fn withdraw_guesses(&mut self, layer: Option<LayerId>) -> bool {
+        let mut withdrawn = std::mem::take(&mut self.withdrawn);
+        self.store.withdraw_guesses(layer, &mut withdrawn);
+        let any = !withdrawn.is_empty();
+        self.store_full &= !any;
+        for Withdrawn { key, lease } in withdrawn.drain(..) {
+            let slot = lease.slot();
+            debug_assert_eq!(self.slots.get(slot).key, key, "a store gives back what was begun");
+            drop(lease);
+            self.slots.vacate(slot);
+            self.stats.guesses_withdrawn += 1;
+        }
+        self.withdrawn = withdrawn;
+        any
+    }
+
     /// Begins reads from the front of the queue while there are slots and the store takes them.
     fn begin_queued(&mut self) -> Result<(), SchedulerError> {
+        let begun = self.begin_demands();
+        self.store.start();
+        begun
+    }
+
+    fn begin_demands(&mut self) -> Result<(), SchedulerError> {
         while !self.queue.is_empty() && !self.store_full {
             self.wanted.clear();
             self.wanted.extend(self.queue.iter().take(WINDOW));
             plan(&self.slots, &self.wanted, &[], &mut self.moves);
             for i in 0..self.moves.len() {
                 let Move::Fetch { key, slot } = self.moves[i] else { return Ok(()) };
-                let begun = self.begin(key, slot, Origin::Demand);
-                if !begun.map_err(|source| SchedulerError::Fetch { key, source })? {
+                let failed = |source| SchedulerError::Fetch { key, source };
+                let mut begun = self.begin(key, slot, Origin::Demand).map_err(failed)?;
+                if !begun && self.withdraw_guesses(None) {
+                    begun = self.begin(key, slot, Origin::Demand).map_err(failed)?;
+                }
+                if !begun {
                     return Ok(());
                 }
                 self.queue.pop_front();
@@ -265,10 +310,11 @@ impl Scheduler {
             let Move::Guess { key, slot } = self.moves[i] else { continue };
             let refused = matches!(self.begin(key, slot, Origin::Guess), Ok(false));
             if refused || !room(&self.slots, self.depth_seen) {
-                return;
+                break;
             }
             self.guesses.retain(|guess| guess.key != key);
         }
+        self.store.start();
     }
 
     /// Empties `slot` and has the store fill it with `key`; `false` when the store's queue is full.
@@ -279,7 +325,11 @@ impl Scheduler {
         }
         self.slots.vacate(slot);
         let lease = self.arena.try_write(slot).expect("a slot without readers is the scheduler's to write");
-        match self.store.begin(key, lease) {
+        let priority = match origin {
+            Origin::Demand => Priority::Demand,
+            Origin::Guess => Priority::Guess,
+        };
+        match self.store.begin(key, lease, priority) {
             Ok(()) => {}
             Err(Refused { reason: RefusedReason::Never(error), .. }) => return Err(error),
             Err(Refused { reason: RefusedReason::QueueFull, .. }) => {

@@ -25,6 +25,8 @@ pub struct SchedulerStats {
     pub failures: u64,
     /// Reads begun because a predictor guessed.
     pub guesses: u64,
+    /// Those of `guesses` that were taken back before their reading began.
+    pub guesses_withdrawn: u64,
     /// Guesses that were read, and that a router wanted before they lost their slot.
     pub guesses_used: u64,
     /// Bytes read because a router asked.
@@ -63,6 +65,7 @@ impl SchedulerStats {
             again: self.again - earlier.again,
             failures: self.failures - earlier.failures,
             guesses: self.guesses - earlier.guesses,
+            guesses_withdrawn: self.guesses_withdrawn - earlier.guesses_withdrawn,
             guesses_used: self.guesses_used - earlier.guesses_used,
             bytes_demand: self.bytes_demand - earlier.bytes_demand,
             bytes_guess: self.bytes_guess - earlier.bytes_guess,

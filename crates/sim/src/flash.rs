@@ -1,12 +1,13 @@
 //! A read backend over bytes in memory and virtual time: latency, bandwidth, depth, and whatever goes wrong.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use forerun_arena::WriteLease;
+use forerun_arena::Window;
 use forerun_model::{Clock, Nanos};
-use forerun_storage::{Completed, Limits, Read, ReadBackend, Segment};
+use forerun_storage::{Completed, Limits, Read, ReadBackend, Tag};
 
 use crate::rng::{Rng, hash};
 use crate::{Faults, VirtualClock};
@@ -20,14 +21,22 @@ pub struct FlashProfile {
     pub jitter: Nanos,
     /// Bytes per second, shared by all reads in flight.
     pub bytes_per_second: u64,
-    /// Reads that may be in flight.
+    /// Reads that may be submitted and not yet completed.
     pub depth: usize,
+    /// What reads must be aligned to, as a disk's block; 1 for nothing.
+    pub align_bytes: u32,
 }
 
 impl FlashProfile {
     /// One read at a time, in order, at 1 GB/s.
     pub fn calm() -> Self {
-        Self { latency: Nanos::from_micros(80), jitter: Nanos(0), bytes_per_second: 1_000_000_000, depth: 1 }
+        Self {
+            latency: Nanos::from_micros(80),
+            jitter: Nanos(0),
+            bytes_per_second: 1_000_000_000,
+            depth: 1,
+            align_bytes: 1,
+        }
     }
 
     /// Anything from a good SSD to a bad memory card.
@@ -37,6 +46,7 @@ impl FlashProfile {
             jitter: Nanos::from_micros(rng.below(5_000)),
             bytes_per_second: 1_000_000 << rng.below(14),
             depth: 1 + rng.index(32),
+            align_bytes: [1, 16, 512][rng.index(3)],
         }
     }
 }
@@ -107,8 +117,15 @@ struct InFlight {
     end_bytes: u64,
 }
 
+/// A read whose transfer hasn't begun.
+struct Queued {
+    read: Read,
+    submitted_at: Nanos,
+}
+
 /// Flash in virtual time. `wait` moves the clock to the next completion; nothing else here does.
 ///
+/// One transfer is under way at a time; the next to begin is the oldest demand, or the oldest guess if there is none.
 /// Everything that happens follows from the seed and the order of calls. Where a read will land, its slot is filled
 /// with garbage when it is submitted, so that nobody can mistake what was there before for what was asked for.
 pub struct SimFlash {
@@ -118,11 +135,12 @@ pub struct SimFlash {
     rng: Rng,
     seed: u64,
     clock: VirtualClock,
+    queued: Vec<Queued>,
     in_flight: Vec<InFlight>,
     /// When the last transfer ends.
     busy_until: Nanos,
-    /// Faults in a row, by slot.
-    in_a_row: Vec<u32>,
+    /// Faults in a row, by read.
+    in_a_row: HashMap<Tag, u32>,
 }
 
 impl SimFlash {
@@ -143,9 +161,10 @@ impl SimFlash {
             rng: Rng::new(seed),
             seed,
             clock,
+            queued: Vec::new(),
             in_flight: Vec::new(),
             busy_until: Nanos(0),
-            in_a_row: Vec::new(),
+            in_a_row: HashMap::new(),
         }
     }
 
@@ -156,10 +175,7 @@ impl SimFlash {
 
     /// Decides how a read will end, and how much later than usual.
     fn fate(&mut self, read: &Read) -> (Fate, Nanos) {
-        let slot = read.lease.slot().0 as usize;
-        if self.in_a_row.len() <= slot {
-            self.in_a_row.resize(slot + 1, 0);
-        }
+        let in_a_row = self.in_a_row.entry(read.tag).or_default();
         let mut shared = self.handle.lock();
         let Shared { faults, log } = &mut *shared;
         let mut happens = |permille, count: &mut u64| {
@@ -172,7 +188,7 @@ impl SimFlash {
             log.n_dead += 1;
             return (Fate::Fails(io::ErrorKind::Other), late);
         }
-        let may_fail = self.in_a_row[slot] < Faults::IN_A_ROW_MAX;
+        let may_fail = *in_a_row < Faults::IN_A_ROW_MAX;
         let fate = if may_fail && happens(faults.eio_permille, &mut log.n_eio) {
             Fate::Fails(io::ErrorKind::Other)
         } else if may_fail && happens(faults.interrupted_permille, &mut log.n_interrupted) {
@@ -185,36 +201,50 @@ impl SimFlash {
             Fate::Whole
         };
         let is_fault = matches!(fate, Fate::Short | Fate::Fails(_));
-        self.in_a_row[slot] = if is_fault { self.in_a_row[slot] + 1 } else { 0 };
+        *in_a_row = if is_fault { *in_a_row + 1 } else { 0 };
         (fate, late)
+    }
+
+    /// Begins the transfers that have begun by now.
+    fn begin(&mut self) {
+        let now = self.clock.now();
+        while self.busy_until <= now
+            && let Some(next) = (0..self.queued.len()).min_by_key(|&i| (self.queued[i].read.priority, i))
+        {
+            let Queued { read, submitted_at } = self.queued.remove(next);
+            let (fate, late) = self.fate(&read);
+            let speed = self.profile.bytes_per_second.max(1);
+            let transfer = Nanos(read.len_bytes().saturating_mul(1_000_000_000) / speed);
+            self.busy_until = self.busy_until.max(submitted_at) + transfer;
+            let jitter = Nanos(self.rng.below(self.profile.jitter.0 + 1));
+            let done_at = self.busy_until + self.profile.latency + jitter + late;
+            let end_bytes = self.handle.lock().faults.truncate_bytes.unwrap_or(u64::MAX);
+            self.in_flight.push(InFlight { read, done_at, fate, end_bytes });
+        }
     }
 
     /// Carries out a read whose time has come.
     fn complete(&mut self, in_flight: InFlight) -> Completed {
-        let InFlight { read: Read { tag, segments, mut lease }, fate, end_bytes, .. } = in_flight;
-        let len_bytes: u64 = segments.iter().map(|s| u64::from(s.len_bytes)).sum();
+        let InFlight { mut read, fate, end_bytes, .. } = in_flight;
+        let len_bytes = read.len_bytes();
         self.handle.lock().log.n_reads += 1;
         let budget = match fate {
             Fate::Fails(kind) => {
-                return Completed {
-                    tag,
-                    lease,
-                    result: Err(io::Error::new(kind, "the simulated flash says so")),
-                };
+                return Completed { read, result: Err(io::Error::new(kind, "the simulated flash says so")) };
             }
             Fate::Short => 1 + self.rng.below(len_bytes.saturating_sub(1)),
             Fate::Whole | Fate::Flipped => len_bytes,
         };
-        let result = copy(&self.files, &segments, &mut lease, budget, end_bytes);
-        if fate == Fate::Flipped && !segments.is_empty() {
-            flip(&segments, &mut lease, &mut self.rng);
+        let result = copy(&self.files, &mut read, budget, end_bytes);
+        if fate == Fate::Flipped && !read.windows.is_empty() {
+            flip(&mut read.windows, &mut self.rng);
         }
         if let Ok(moved) = result {
             let mut shared = self.handle.lock();
             shared.log.read_bytes += moved;
             shared.log.n_truncated += u64::from(moved < budget && end_bytes < u64::MAX);
         }
-        Completed { tag, lease, result }
+        Completed { read, result }
     }
 
     /// Moves the reads whose time has come into `done`, first things first.
@@ -227,88 +257,79 @@ impl SimFlash {
         }
     }
 
-    /// The read that completes first.
+    /// The transferred read that completes first.
     fn next(&self) -> Option<usize> {
         (0..self.in_flight.len()).min_by_key(|&i| self.in_flight[i].done_at)
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "a new method must be thought about in every backend")]
 impl ReadBackend for SimFlash {
     fn limits(&self) -> Limits {
-        Limits { depth: self.profile.depth }
+        Limits { depth: self.profile.depth, align_bytes: self.profile.align_bytes }
     }
 
     fn submit(&mut self, mut read: Read) -> Result<(), Read> {
-        if self.in_flight.len() >= self.profile.depth {
+        if self.queued.len() + self.in_flight.len() >= self.profile.depth {
             return Err(read);
         }
-        for segment in &read.segments {
-            into_slot(&mut read.lease, segment).fill(0xa5);
+        let align = u64::from(self.profile.align_bytes);
+        assert_eq!((read.offset_bytes % align, read.len_bytes() % align), (0, 0), "{read:?} isn't aligned");
+        for window in &mut read.windows {
+            window.bytes_mut().fill(0xa5);
         }
-        let (fate, late) = self.fate(&read);
-        let transfer =
-            Nanos(read.len_bytes().saturating_mul(1_000_000_000) / self.profile.bytes_per_second.max(1));
-        self.busy_until = self.busy_until.max(self.clock.now()) + transfer;
-        let jitter = Nanos(self.rng.below(self.profile.jitter.0 + 1));
-        let done_at = self.busy_until + self.profile.latency + jitter + late;
-        let end_bytes = self.handle.lock().faults.truncate_bytes.unwrap_or(u64::MAX);
-        self.in_flight.push(InFlight { read, done_at, fate, end_bytes });
+        self.begin();
+        self.queued.push(Queued { read, submitted_at: self.clock.now() });
+        self.begin();
         Ok(())
+    }
+
+    fn withdraw(&mut self, tag: Tag) -> Option<Read> {
+        self.begin();
+        let at = self.queued.iter().position(|queued| queued.read.tag == tag)?;
+        Some(self.queued.remove(at).read)
     }
 
     fn wait(&mut self, until: Nanos, done: &mut Vec<Completed>) {
         let before = done.len();
-        self.deliver(done);
-        let Some(next) = self.next().filter(|_| done.len() == before) else { return };
-        self.clock.advance_to(self.in_flight[next].done_at.min(until));
-        self.deliver(done);
-    }
-}
-
-/// Whether a segment of a read begins in a range that is broken for good: ranges of 512 bytes, chosen by the seed.
-/// Only the beginnings count, so that long reads die no more often than short ones.
-fn is_dead(read: &Read, permille: u32, seed: u64) -> bool {
-    let is_dead =
-        |s: &Segment| hash(&[seed, s.file.into(), s.offset_bytes / 512]) % 1000 < u64::from(permille);
-    read.segments.iter().any(is_dead)
-}
-
-/// Copies at most `budget` bytes of `segments` and stops where a file ends; returns how many it were.
-fn copy(
-    files: &[Bytes],
-    segments: &[Segment],
-    lease: &mut WriteLease,
-    mut budget: u64,
-    end_bytes: u64,
-) -> io::Result<u64> {
-    let mut moved = 0;
-    for segment in segments {
-        let Some(file) = files.get(usize::from(segment.file)) else {
-            return if moved == 0 { Err(io::ErrorKind::NotFound.into()) } else { Ok(moved) };
-        };
-        let end = usize::try_from(end_bytes).unwrap_or(usize::MAX).min(file.len());
-        let start = usize::try_from(segment.offset_bytes).unwrap_or(usize::MAX).min(end);
-        let want = u64::from(segment.len_bytes).min(budget);
-        let n = usize::try_from(want).unwrap_or(usize::MAX).min(end - start);
-        into_slot(lease, segment)[..n].copy_from_slice(&file[start..start + n]);
-        moved += n as u64;
-        budget -= n as u64;
-        if (n as u64) < u64::from(segment.len_bytes) {
-            break;
+        loop {
+            self.begin();
+            self.deliver(done);
+            let completion = self.next().map(|i| self.in_flight[i].done_at);
+            let beginning = (!self.queued.is_empty()).then_some(self.busy_until);
+            let event = completion.into_iter().chain(beginning).min();
+            let Some(event) = event.filter(|_| done.len() == before) else { return };
+            self.clock.advance_to(event.min(until));
+            if event > until {
+                return;
+            }
         }
     }
-    Ok(moved)
 }
 
-/// The bytes of the slot that `segment` fills.
-fn into_slot<'a>(lease: &'a mut WriteLease, segment: &Segment) -> &'a mut [u8] {
-    let start = segment.slot_offset_bytes as usize;
-    &mut lease.bytes_mut()[start..start + segment.len_bytes as usize]
+/// Whether a read begins in a range that is broken for good: ranges of 512 bytes, chosen by the seed. Only the
+/// beginnings count, so that long reads die no more often than short ones.
+fn is_dead(read: &Read, permille: u32, seed: u64) -> bool {
+    hash(&[seed, read.file.into(), read.offset_bytes / 512]) % 1000 < u64::from(permille)
 }
 
-fn flip(segments: &[Segment], lease: &mut WriteLease, rng: &mut Rng) {
-    let segment = &segments[rng.index(segments.len())];
-    let bytes = into_slot(lease, segment);
+/// Copies at most `budget` bytes and stops where the file ends; returns how many it were.
+fn copy(files: &[Bytes], read: &mut Read, budget: u64, end_bytes: u64) -> io::Result<u64> {
+    let file = files.get(usize::from(read.file)).ok_or(io::ErrorKind::NotFound)?;
+    let end = usize::try_from(end_bytes).unwrap_or(usize::MAX).min(file.len());
+    let start = usize::try_from(read.offset_bytes).unwrap_or(usize::MAX).min(end);
+    let n = usize::try_from(budget).unwrap_or(usize::MAX).min(end - start);
+    let mut left = &file[start..start + n];
+    for window in &mut read.windows {
+        let (now, later) = left.split_at(window.len().min(left.len()));
+        window.bytes_mut()[..now.len()].copy_from_slice(now);
+        left = later;
+    }
+    Ok((n - left.len()) as u64)
+}
+
+fn flip(windows: &mut [Window], rng: &mut Rng) {
+    let bytes = windows[rng.index(windows.len())].bytes_mut();
     let at = rng.index(bytes.len());
     if let Some(byte) = bytes.get_mut(at) {
         *byte ^= 1 << rng.below(8);
@@ -318,13 +339,13 @@ fn flip(segments: &[Segment], lease: &mut WriteLease, rng: &mut Rng) {
 #[cfg(test)]
 mod tests {
     use forerun_arena::{Arena, SlotIdx};
-    use forerun_storage::Tag;
+    use forerun_storage::Priority;
 
     use super::*;
 
     fn read(arena: &Arena, slot: u32, offset_bytes: u64) -> Read {
-        let segments = vec![Segment { file: 0, offset_bytes, len_bytes: 8, slot_offset_bytes: 3 }];
-        Read { tag: Tag(slot.into()), segments, lease: arena.try_write(SlotIdx(slot)).unwrap() }
+        let windows = arena.try_write(SlotIdx(slot)).unwrap().split([3..11]);
+        Read { tag: Tag(slot.into()), priority: Priority::Demand, file: 0, offset_bytes, windows }
     }
 
     fn flash(profile: FlashProfile, faults: Faults) -> (SimFlash, VirtualClock, Arena) {
@@ -347,7 +368,7 @@ mod tests {
         assert_eq!(clock.now(), Nanos::from_micros(81));
         let mut completed = done.pop().unwrap();
         assert_eq!(completed.result.unwrap(), 8);
-        assert_eq!(completed.lease.bytes_mut()[3..11], [16, 17, 18, 19, 20, 21, 22, 23]);
+        assert_eq!(completed.read.windows[0].bytes_mut(), [16, 17, 18, 19, 20, 21, 22, 23]);
         flash.wait(Nanos::MAX, &mut done);
         assert!(
             done.is_empty() && clock.now() == Nanos::from_micros(81),
@@ -373,7 +394,27 @@ mod tests {
         while done.len() < 8 {
             flash.wait(Nanos::MAX, &mut done);
         }
-        assert!(!done.is_sorted_by_key(|completed| completed.tag));
+        assert!(!done.is_sorted_by_key(|completed| completed.read.tag));
+    }
+
+    #[test]
+    fn a_demand_passes_guesses_that_have_not_begun() {
+        let profile = FlashProfile { depth: 8, ..FlashProfile::calm() };
+        let (mut flash, _, arena) = flash(profile, Faults::none());
+        for slot in 0..3 {
+            let mut read = read(&arena, slot, 0);
+            read.priority = Priority::Guess;
+            flash.submit(read).unwrap();
+        }
+        flash.submit(read(&arena, 3, 0)).unwrap();
+        assert!(flash.withdraw(Tag(0)).is_none(), "its transfer has begun");
+        assert_eq!(flash.withdraw(Tag(2)).unwrap().tag, Tag(2));
+        let mut done = Vec::new();
+        while done.len() < 3 {
+            flash.wait(Nanos::MAX, &mut done);
+        }
+        let order: Vec<u64> = done.iter().map(|completed| completed.read.tag.0).collect();
+        assert_eq!(order, [0, 3, 1]);
     }
 
     #[test]

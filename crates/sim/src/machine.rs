@@ -127,7 +127,7 @@ impl Machine {
             Guessing::Oracle => Box::new(Oracle),
         };
         let scheduler = Scheduler::new(SchedulerConfig {
-            arena: Arena::new(self.n_slots, catalog.slot_bytes())?,
+            arena: Arena::new(self.n_slots, catalog.slot_bytes(self.profile.align_bytes))?,
             store: Box::new(FileStore::new(Arc::clone(catalog), set, Box::new(flash))),
             predictor,
             policy: self.policy,

@@ -204,6 +204,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use forerun_storage::{Placed, Placement};
+
     use super::*;
 
     #[test]
@@ -211,16 +213,17 @@ mod tests {
         let model = ToyModel::small();
         let (file, catalog) = (model.file(), model.catalog().unwrap());
         assert_eq!((catalog.n_layers(), catalog.n_experts()), (4, 16));
-        let mut n_segments = [0; 4];
+        let mut n_ranges = [0; 4];
         for layer in 0..4 {
             for expert in 0..16 {
                 let key = ExpertKey::new(layer, expert);
-                let (segments, at) = (catalog.segments(key).unwrap(), catalog.offsets(key.layer).unwrap());
-                n_segments[segments.len()] += 1;
-                let mut slot = vec![0; catalog.slot_bytes()];
-                for s in segments {
-                    let (from, to) = (usize::try_from(s.offset_bytes).unwrap(), s.slot_offset_bytes as usize);
-                    let len = s.len_bytes as usize;
+                let Placement { ranges, parts: at } = catalog.placement(key, 1).unwrap();
+                n_ranges[ranges.len()] += 1;
+                let mut slot = vec![0; catalog.slot_bytes(1)];
+                for Placed { range, slot_offset_bytes, .. } in ranges {
+                    let (from, to) =
+                        (usize::try_from(range.offset_bytes).unwrap(), slot_offset_bytes as usize);
+                    let len = range.len_bytes as usize;
                     slot[to..to + len].copy_from_slice(&file[from..from + len]);
                 }
                 for (part, start) in [(Part::Gate, at.gate), (Part::Up, at.up), (Part::Down, at.down)] {
@@ -229,6 +232,6 @@ mod tests {
                 }
             }
         }
-        assert!(n_segments[1..].iter().filter(|&&n| n > 0).count() > 1, "ranges differ: {n_segments:?}");
+        assert!(n_ranges[1..].iter().filter(|&&n| n > 0).count() > 1, "ranges differ: {n_ranges:?}");
     }
 }

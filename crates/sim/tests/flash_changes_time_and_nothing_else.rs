@@ -165,10 +165,8 @@ fn assert_names_its_expert(error: &RunError, world: &World, seed: u64) {
         panic!("seed {seed}: another source: {source}");
     };
     assert_eq!(key, read, "seed {seed}");
-    let segments = world.catalog.segments(*key).unwrap();
-    let holds = segments
-        .iter()
-        .any(|s| (s.offset_bytes..s.offset_bytes + u64::from(s.len_bytes)).contains(offset_bytes));
+    let ranges = world.catalog.placement(*key, 512).unwrap().ranges;
+    let holds = ranges.iter().any(|p| (p.range.offset_bytes..p.range.end_bytes()).contains(offset_bytes));
     assert!(holds, "seed {seed}: byte {offset_bytes} is none of {key}");
     assert!(error.to_string().contains(&key.to_string()), "seed {seed}: {error}");
 }

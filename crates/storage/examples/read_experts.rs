@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use forerun_arena::{Arena, SlotIdx};
 use forerun_model::{ExpertKey, ModelShape, Nanos, SystemClock};
-use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, PreadBackend, PreadConfig};
+use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, PreadBackend, PreadConfig, Priority};
 
 const N_SLOTS: u32 = 4;
 
@@ -24,11 +24,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let backend = PreadBackend::new(gguf.files(), PreadConfig::default(), Arc::new(SystemClock::new()))?;
     let mut store = FileStore::new(Arc::clone(&catalog), gguf.files().clone(), Box::new(backend));
-    let arena = Arena::new(N_SLOTS as usize, catalog.slot_bytes())?;
+    let arena = Arena::new(N_SLOTS as usize, store.slot_bytes())?;
     for (slot, layer) in (0..N_SLOTS).zip(shape.layer_ids()) {
         let lease = arena.try_write(SlotIdx(slot)).ok_or("a new arena's slots are free")?;
         let key = ExpertKey::new(layer.0, 0);
-        store.begin(key, lease).map_err(|refused| format!("{key}: {:?}", refused.reason))?;
+        store
+            .begin(key, lease, Priority::Demand)
+            .map_err(|refused| format!("{key}: {:?}", refused.reason))?;
     }
     let mut done = Vec::new();
     while done.len() < N_SLOTS.min(u32::try_from(catalog.n_layers())?) as usize {

@@ -63,18 +63,48 @@ pub enum StoreError {
         /// Where the range should end.
         end_bytes: u64,
     },
+    /// The file isn't what it was when it was opened, and has no checksums to tell whether this expert still is.
+    #[error(
+        "{path} was written to since it was opened, so expert {key} can't be trusted; start again, and leave the file \
+         alone or read a packed copy, whose checksums can tell"
+    )]
+    Changed {
+        /// The key.
+        key: ExpertKey,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The bytes aren't those that were packed, however often they are read.
+    #[error(
+        "expert {key} at byte {offset_bytes} of {path} is damaged: its checksum is {found:08x}, not {expected:08x}; \
+         get the file again, or pack it again"
+    )]
+    Corrupt {
+        /// The key.
+        key: ExpertKey,
+        /// The file.
+        path: PathBuf,
+        /// Where the record begins.
+        offset_bytes: u64,
+        /// The CRC-32C of what was read.
+        found: u32,
+        /// What the file says it should be.
+        expected: u32,
+    },
 }
 
 impl StoreError {
     /// Whether reading again may help.
     pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if Self::may_pass(source))
+    }
+
+    /// Whether the system may say otherwise when it is asked again.
+    pub(crate) fn may_pass(source: &io::Error) -> bool {
         use io::ErrorKind as Kind;
-        match self {
-            Self::Io { source, .. } => !matches!(
-                source.kind(),
-                Kind::NotFound | Kind::PermissionDenied | Kind::InvalidInput | Kind::Unsupported
-            ),
-            _ => false,
-        }
+        !matches!(
+            source.kind(),
+            Kind::NotFound | Kind::PermissionDenied | Kind::InvalidInput | Kind::Unsupported
+        )
     }
 }

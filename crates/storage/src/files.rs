@@ -1,13 +1,15 @@
 //! The files of one model, opened once and shared by everything that reads from them.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs::{self, File, Metadata};
+use std::io::{self, IoSliceMut, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 
 use crate::OpenError;
+use crate::backend::{copy_into, direct::read_vectored_at};
 
 /// Where a file's bytes are.
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ pub struct DataFile {
     pub len_bytes: u64,
     /// Its bytes.
     pub content: Content,
+    /// What it looked like when it was opened; `None` for bytes in memory, which don't change.
+    stamp: Option<Stamp>,
 }
 
 /// The files of a model, in the order of their shards. Clones share the open files.
@@ -72,7 +76,8 @@ impl DataFile {
         let path = path.to_owned();
         match file.metadata() {
             Ok(metadata) => {
-                Ok(Self { path, len_bytes: metadata.len(), content: Content::File(Arc::new(file)) })
+                let stamp = Some(Stamp::of(&metadata));
+                Ok(Self { path, len_bytes: metadata.len(), content: Content::File(Arc::new(file)), stamp })
             }
             Err(source) => Err(OpenError::Io { doing: "measure", path, source }),
         }
@@ -80,7 +85,12 @@ impl DataFile {
 
     /// Takes bytes in memory; `name` is for messages.
     pub fn from_bytes(name: &Path, bytes: Bytes) -> Self {
-        Self { path: name.to_owned(), len_bytes: bytes.len() as u64, content: Content::Bytes(bytes) }
+        Self {
+            path: name.to_owned(),
+            len_bytes: bytes.len() as u64,
+            content: Content::Bytes(bytes),
+            stamp: None,
+        }
     }
 
     /// The whole file: shared if it is in memory, read if it isn't.
@@ -122,6 +132,30 @@ impl DataFile {
         Ok(())
     }
 
+    /// Whether somebody wrote to it, or cut it, since it was opened. A file that was replaced under its name was not
+    /// changed: the one that was opened lives on.
+    pub(crate) fn is_changed(&self) -> bool {
+        match &self.content {
+            Content::File(file) => file.metadata().ok().map(|now| Stamp::of(&now)) != self.stamp,
+            Content::Bytes(_) => false,
+        }
+    }
+
+    /// One read at `offset_bytes` that fills `buffers` one after the other and may be short; 0 at the file's end.
+    pub(crate) fn read_vectored_at(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        offset_bytes: u64,
+    ) -> io::Result<usize> {
+        match &self.content {
+            Content::File(file) => read_vectored_at(file, buffers, offset_bytes),
+            Content::Bytes(bytes) => {
+                let start = usize::try_from(offset_bytes).unwrap_or(usize::MAX).min(bytes.len());
+                Ok(copy_into(buffers, &bytes[start..]))
+            }
+        }
+    }
+
     /// One read at `offset_bytes`, which may be short; 0 at the end of the file.
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
         match &self.content {
@@ -131,6 +165,19 @@ impl DataFile {
                 (&bytes[start..]).read(buffer)
             }
         }
+    }
+}
+
+/// What tells a file from what it was when it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    len_bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self { len_bytes: metadata.len(), modified: metadata.modified().ok() }
     }
 }
 

@@ -19,21 +19,28 @@ pub mod catalog;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod error;
+mod expert_name;
 pub mod file_store;
 pub mod files;
 pub mod gguf;
+pub mod merge;
+pub mod packed;
+pub mod placement;
 pub mod resident;
 pub mod store;
 #[cfg(test)]
 mod testing;
 
 pub use backend::{
-    Completed, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Read, ReadBackend, Segment, Tag,
+    Completed, DirectFiles, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Priority, Read,
+    ReadBackend, Tag,
 };
-pub use catalog::Catalog;
+pub use catalog::{ByteRange, Catalog, Record};
 pub use error::{HeaderError, OpenError, StoreError};
-pub use file_store::FileStore;
+pub use file_store::{FileStore, StoreConfig, Verify};
 pub use files::{Content, DataFile, FileSet};
 pub use gguf::{Gguf, Metadata, TensorInfo};
+pub use merge::MergeLimits;
+pub use placement::{Placed, Placement};
 pub use resident::{Resident, ResidentMode, ResidentTensor};
-pub use store::{ExpertStore, Fetched, Filled, Refused, RefusedReason, StoreStats};
+pub use store::{ExpertStore, Fetched, Filled, Refused, RefusedReason, StoreStats, Withdrawn};

@@ -1,9 +1,9 @@
 //! Keys in, filled slots out: the seam between storage and scheduler.
 
 use forerun_arena::{ReadLease, WriteLease};
-use forerun_model::{ExpertKey, Nanos, PartOffsets};
+use forerun_model::{ExpertKey, LayerId, Nanos, PartOffsets};
 
-use crate::StoreError;
+use crate::{Priority, StoreError};
 
 /// A key that the store didn't take, with the lease that came with it.
 #[derive(Debug)]
@@ -43,15 +43,35 @@ pub struct Filled {
     pub read_bytes: u64,
 }
 
+/// A guess that was taken back before its reading began.
+#[derive(Debug)]
+pub struct Withdrawn {
+    /// What was guessed.
+    pub key: ExpertKey,
+    /// The slot, whose bytes mean nothing.
+    pub lease: WriteLease,
+}
+
 /// Keys in, filled slots out. Never blocks except in [`ExpertStore::wait`]; owns a lease from `begin` until it
 /// comes back.
 pub trait ExpertStore: Send {
-    /// Starts to fill `slot` with `key`.
+    /// Takes on to fill `slot` with `key`. Keys that are begun together are read together where they lie side by side,
+    /// so the reading begins with the next [`Self::start`] or [`Self::wait`].
     ///
     /// # Errors
     /// [`Refused`] gives the lease back: the queue is full (try later), or the key is unknown or the slot too small
     /// (don't).
-    fn begin(&mut self, key: ExpertKey, slot: WriteLease) -> Result<(), Refused>;
+    fn begin(&mut self, key: ExpertKey, slot: WriteLease, priority: Priority) -> Result<(), Refused>;
+
+    /// Starts to read what was begun: demands first, each in the order of the file.
+    fn start(&mut self);
+
+    /// Makes a guess that was begun a demand: it goes before all guesses whose reading hasn't begun. Nothing is read
+    /// twice for it.
+    fn promote(&mut self, key: ExpertKey);
+
+    /// Takes back guesses whose reading hasn't begun: those of `layer`, or all with `None`.
+    fn withdraw_guesses(&mut self, layer: Option<LayerId>, withdrawn: &mut Vec<Withdrawn>);
 
     /// Moves finished fetches into `done`. Sleeps until there is one, or the clock passes `until`, or nothing is in
     /// flight.
@@ -64,14 +84,20 @@ pub trait ExpertStore: Send {
 /// Counts since the store was made; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Reads handed to the system: one per fetch, plus one per resumed or repeated read.
+    /// Reads handed to the system: each is one call where the system reads into several buffers at once.
     pub n_reads: u64,
-    /// Bytes that arrived.
+    /// Those of `n_reads` that began to fill several experts' slots at once.
+    pub n_merged: u64,
+    /// Bytes that arrived, with those between wanted ones.
     pub read_bytes: u64,
     /// Reads that resumed where a short one ended.
     pub n_resumed: u64,
     /// Reads that repeated one which failed.
     pub n_retries: u64,
+    /// Records that were read again because their checksum was wrong.
+    pub n_corrupt: u64,
+    /// Guesses that were taken back before their reading began.
+    pub n_withdrawn: u64,
     /// Fetches that failed for good.
     pub n_failed: u64,
 }

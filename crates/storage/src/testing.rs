@@ -4,8 +4,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use bytes::Bytes;
+use forerun_arena::{Arena, SlotIdx, Window};
 
-use crate::{DataFile, FileSet};
+use crate::{DataFile, FileSet, Priority, Read, Tag};
 
 /// The contents as files in the file system, which are gone when the set is.
 pub(crate) fn temporary(contents: &[Bytes]) -> FileSet {
@@ -22,6 +23,17 @@ pub(crate) fn in_memory(contents: &[Bytes]) -> FileSet {
     let name = Path::new("memory");
     let files = contents.iter().map(|bytes| DataFile::from_bytes(name, bytes.clone()));
     FileSet::new(files.collect())
+}
+
+/// The first bytes of a slot of its own.
+pub(crate) fn window(len_bytes: usize) -> Window {
+    let lease = Arena::new(1, len_bytes).unwrap().try_write(SlotIdx(0)).unwrap();
+    lease.split([0..len_bytes]).remove(0)
+}
+
+/// A demand for bytes of the first file.
+pub(crate) fn read(tag: Tag, offset_bytes: u64, window: Window) -> Read {
+    Read { tag, priority: Priority::Demand, file: 0, offset_bytes, windows: vec![window] }
 }
 
 /// Resident KiB of this program's mappings of `path`.

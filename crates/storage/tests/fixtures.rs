@@ -52,11 +52,11 @@ fn records_of_layers_differ_in_size() {
     let sizes: Vec<usize> =
         shape.layer_ids().map(|layer| catalog.layout(layer).unwrap().record_bytes()).collect();
     assert!(sizes.contains(&110_592) && sizes.contains(&127_488), "{sizes:?}");
-    assert_eq!(catalog.slot_bytes(), 127_488);
-    assert_eq!(catalog.segments(ExpertKey::new(0, 0)).unwrap().len(), 3);
+    assert_eq!(catalog.slot_bytes(1), 127_488);
+    assert_eq!(catalog.placement(ExpertKey::new(0, 0), 1).unwrap().ranges.len(), 3);
     let n_experts = u16::try_from(catalog.n_experts()).unwrap();
-    assert!(catalog.segments(ExpertKey::new(0, n_experts)).is_none());
-    assert!(catalog.segments(ExpertKey::new(u16::MAX, 0)).is_none());
+    assert!(catalog.record(ExpertKey::new(0, n_experts)).is_none());
+    assert!(catalog.record(ExpertKey::new(u16::MAX, 0)).is_none());
     assert!(catalog.layout(LayerId(u16::MAX)).is_none());
 }
 

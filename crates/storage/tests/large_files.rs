@@ -15,7 +15,7 @@ use support::Raw;
 use forerun_arena::{Arena, SlotIdx};
 use forerun_model::{Nanos, SystemClock};
 use forerun_storage::{
-    Gguf, MmapBackend, OpenError, PreadBackend, PreadConfig, Read, ReadBackend, Segment, Tag,
+    Gguf, MmapBackend, OpenError, PreadBackend, PreadConfig, Priority, Read, ReadBackend, Tag,
 };
 
 const FAR: u64 = 5 << 30;
@@ -45,16 +45,17 @@ fn sparse(header: &[u8], parts: &[(u64, &[u8])], len_bytes: u64) -> tempfile::Na
 fn first_and_last(gguf: &Gguf, backend: &mut dyn ReadBackend) -> Vec<u8> {
     let far = gguf.tensor("far").unwrap();
     let last = far.offset_bytes + far.len_bytes - 1;
-    let segment =
-        |offset_bytes, to| Segment { file: far.file, offset_bytes, len_bytes: 1, slot_offset_bytes: to };
-    let segments = vec![segment(far.offset_bytes, 0), segment(last, 1)];
-    let lease = Arena::new(1, 2).unwrap().try_write(SlotIdx(0)).unwrap();
-    backend.submit(Read { tag: Tag(0), segments, lease }).unwrap();
-    let mut done = Vec::new();
-    backend.wait(Nanos::MAX, &mut done);
-    let mut completed = done.pop().unwrap();
-    assert_eq!(completed.result.unwrap(), 2);
-    completed.lease.bytes_mut()[..2].to_vec()
+    let mut byte = |offset_bytes| {
+        let windows = Arena::new(1, 1).unwrap().try_write(SlotIdx(0)).unwrap().split([0..1]);
+        let read = Read { tag: Tag(0), priority: Priority::Demand, file: far.file, offset_bytes, windows };
+        backend.submit(read).unwrap();
+        let mut done = Vec::new();
+        backend.wait(Nanos::MAX, &mut done);
+        let mut completed = done.pop().unwrap();
+        assert_eq!(completed.result.unwrap(), 1);
+        completed.read.windows[0].bytes_mut()[0]
+    };
+    vec![byte(far.offset_bytes), byte(last)]
 }
 
 #[test]

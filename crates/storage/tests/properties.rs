@@ -13,7 +13,8 @@ use support::{Experts, Model};
 use forerun_arena::{Arena, SlotIdx};
 use forerun_model::{ExpertKey, ModelShape, Nanos, QuantType};
 use forerun_storage::{
-    Catalog, ExpertStore, FileStore, Gguf, MemoryBackend, OpenError, Resident, ResidentMode, TensorInfo,
+    Catalog, ExpertStore, FileStore, Gguf, MemoryBackend, OpenError, Priority, Resident, ResidentMode,
+    TensorInfo,
 };
 
 /// Opens everything there is to open; what comes of it doesn't matter.
@@ -28,9 +29,8 @@ fn open_all(bytes: Vec<u8>) -> Result<(), OpenError> {
     let catalog = Catalog::new(&shape, &gguf)?;
     for layer in shape.layer_ids() {
         let n_experts = u16::try_from(catalog.n_experts()).unwrap();
-        for segment in catalog.segments(ExpertKey::new(layer.0, n_experts - 1)).unwrap() {
-            assert!(segment.offset_bytes + u64::from(segment.len_bytes) <= len);
-        }
+        let record = catalog.record(ExpertKey::new(layer.0, n_experts - 1)).unwrap();
+        assert!(record.parts.iter().all(|part| part.end_bytes() <= len));
     }
     Resident::load(&shape, &gguf, ResidentMode::Owned)?;
     Ok(())
@@ -40,8 +40,8 @@ fn open_all(bytes: Vec<u8>) -> Result<(), OpenError> {
 fn record(gguf: &Gguf, catalog: &Arc<Catalog>, key: ExpertKey) -> [Vec<u8>; 3] {
     let backend = MemoryBackend::open(gguf.files()).unwrap();
     let mut store = FileStore::new(Arc::clone(catalog), gguf.files().clone(), Box::new(backend));
-    let arena = Arena::new(1, catalog.slot_bytes()).unwrap();
-    store.begin(key, arena.try_write(SlotIdx(0)).unwrap()).unwrap();
+    let arena = Arena::new(1, store.slot_bytes()).unwrap();
+    store.begin(key, arena.try_write(SlotIdx(0)).unwrap(), Priority::Demand).unwrap();
     let mut done = Vec::new();
     store.wait(Nanos::MAX, &mut done);
     let filled = done.pop().unwrap().result.unwrap();
@@ -142,12 +142,11 @@ fn a_valid_model_opens_in_every_form() {
 
 #[test]
 fn ranges_that_touch_are_one() {
-    // 32 x 2 x 4 bytes are whole cache lines, so nothing separates gate from up in a slot.
     let model = Model { expert_ff: 2, experts: Experts::Fused, ..Model::default() };
     let gguf = Gguf::open_bytes("model", model.file().write().into()).unwrap();
     let catalog = Catalog::new(&model.shape(), &gguf).unwrap();
-    let segments = catalog.segments(ExpertKey::new(0, 1)).unwrap();
-    assert_eq!(segments.iter().map(|segment| segment.len_bytes).collect::<Vec<_>>(), [512, 256]);
+    let ranges = catalog.placement(ExpertKey::new(0, 1), 1).unwrap().ranges;
+    assert_eq!(ranges.iter().map(|placed| placed.range.len_bytes).collect::<Vec<_>>(), [512, 256]);
 }
 
 #[test]

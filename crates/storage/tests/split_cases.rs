@@ -88,7 +88,7 @@ fn a_set_opens_by_any_shard_and_by_its_folder() {
             let start = usize::try_from(info.offset_bytes).unwrap();
             assert_eq!(file[start..start + tensor.data.len()], tensor.data, "{}", tensor.name);
         }
-        assert!(catalog.segments(ExpertKey::new(1, 2)).unwrap().iter().all(|segment| segment.file == 2));
+        assert!(catalog.record(ExpertKey::new(1, 2)).unwrap().parts.iter().all(|part| part.file == 2));
     }
 }
 

@@ -221,7 +221,7 @@ impl Model {
             prediction_blocks: shape.n_mtp,
             expert_bytes: catalog.expert_bytes(),
             resident_bytes: outside + layers.iter().map(|layer| layer.resident_bytes).sum::<u64>(),
-            slot_bytes: catalog.slot_bytes(),
+            slot_bytes: catalog.slot_bytes(1),
             layers,
         }
     }

@@ -8,7 +8,9 @@ use forerun_model::{Clock, ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Rou
 use forerun_scheduler::{
     CachePolicy, Guess, GuessInput, Predictor, Scheduler, SchedulerConfig, SchedulerError, Turn,
 };
-use forerun_storage::{ExpertStore, Fetched, Filled, Refused, RefusedReason, StoreError, StoreStats};
+use forerun_storage::{
+    ExpertStore, Fetched, Filled, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
+};
 
 /// Bytes of every record.
 pub(crate) const RECORD_BYTES: u64 = 64;
@@ -42,7 +44,7 @@ pub(crate) struct ChanceStore {
     pub(crate) depth: usize,
     pub(crate) n_experts: usize,
     pub(crate) fail: FailPermille,
-    pub(crate) reads: Vec<(ExpertKey, WriteLease)>,
+    pub(crate) reads: Vec<(ExpertKey, WriteLease, Priority)>,
     /// Finishes nothing at all, which no store may do.
     pub(crate) silent: bool,
     /// Finishes nothing before somebody sleeps.
@@ -71,7 +73,7 @@ pub(crate) fn pattern(key: ExpertKey) -> u8 {
 }
 
 impl ExpertStore for ChanceStore {
-    fn begin(&mut self, key: ExpertKey, mut lease: WriteLease) -> Result<(), Refused> {
+    fn begin(&mut self, key: ExpertKey, mut lease: WriteLease, priority: Priority) -> Result<(), Refused> {
         if key.expert.idx() >= self.n_experts {
             let error = StoreError::UnknownExpert { key, n_layers: 8, n_experts: self.n_experts };
             return Err(Refused { lease, reason: RefusedReason::Never(error) });
@@ -80,8 +82,28 @@ impl ExpertStore for ChanceStore {
             return Err(Refused { lease, reason: RefusedReason::QueueFull });
         }
         lease.bytes_mut().fill(0xff);
-        self.reads.push((key, lease));
+        self.reads.push((key, lease, priority));
         Ok(())
+    }
+
+    fn start(&mut self) {}
+
+    fn promote(&mut self, key: ExpertKey) {
+        for read in self.reads.iter_mut().filter(|read| read.0 == key) {
+            read.2 = Priority::Demand;
+        }
+    }
+
+    fn withdraw_guesses(&mut self, layer: Option<LayerId>, withdrawn: &mut Vec<Withdrawn>) {
+        // Some have begun, by chance.
+        for i in (0..self.reads.len()).rev() {
+            let (key, _, priority) = &self.reads[i];
+            let leaves = *priority == Priority::Guess && layer.is_none_or(|layer| key.layer == layer);
+            if leaves && self.chance.below(2) == 0 {
+                let (key, lease, _) = self.reads.swap_remove(i);
+                withdrawn.push(Withdrawn { key, lease });
+            }
+        }
     }
 
     fn wait(&mut self, until: Nanos, done: &mut Vec<Fetched>) {
@@ -95,7 +117,7 @@ impl ExpertStore for ChanceStore {
                 return;
             }
             let i = self.chance.below(self.reads.len());
-            let (key, mut lease) = self.reads.swap_remove(i);
+            let (key, mut lease, _) = self.reads.swap_remove(i);
             let fails = (self.chance.below(1000) as u64) < self.fail.0.load(Ordering::Relaxed);
             let result = if fails {
                 drop(lease);

@@ -8,7 +8,7 @@ use forerun_model::{Clock, ExpertKey, LayerId, Nanos};
 use forerun_scheduler::{
     CachePolicy, GuessInput, NoPredictor, Scheduler, SchedulerConfig, SchedulerError, SchedulerStats,
 };
-use forerun_storage::{ExpertStore, Fetched, Refused, StoreError, StoreStats};
+use forerun_storage::{ExpertStore, Fetched, Priority, Refused, StoreError, StoreStats, Withdrawn};
 
 fn plain(n_slots: usize, policy: CachePolicy) -> Scheduler {
     scheduler(n_slots, ChanceStore::new(1, 4, 32), Box::new(NoPredictor), policy)
@@ -250,8 +250,20 @@ struct Copying {
 }
 
 impl ExpertStore for Copying {
-    fn begin(&mut self, key: ExpertKey, slot: WriteLease) -> Result<(), Refused> {
-        self.inner.begin(key, slot)
+    fn begin(&mut self, key: ExpertKey, slot: WriteLease, priority: Priority) -> Result<(), Refused> {
+        self.inner.begin(key, slot, priority)
+    }
+
+    fn start(&mut self) {
+        self.inner.start();
+    }
+
+    fn promote(&mut self, key: ExpertKey) {
+        self.inner.promote(key);
+    }
+
+    fn withdraw_guesses(&mut self, layer: Option<LayerId>, withdrawn: &mut Vec<Withdrawn>) {
+        self.inner.withdraw_guesses(layer, withdrawn);
     }
 
     fn wait(&mut self, _until: Nanos, done: &mut Vec<Fetched>) {

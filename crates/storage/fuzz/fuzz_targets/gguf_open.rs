@@ -21,10 +21,13 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(catalog) = Catalog::new(&shape, &gguf) {
         for layer in shape.layer_ids() {
             let last = u16::try_from(catalog.n_experts() - 1).unwrap();
-            for segment in catalog.segments(ExpertKey::new(layer.0, last)).unwrap() {
-                let end = u64::from(segment.slot_offset_bytes) + u64::from(segment.len_bytes);
-                assert!(segment.offset_bytes + u64::from(segment.len_bytes) <= data.len() as u64);
-                assert!(end <= catalog.slot_bytes() as u64);
+            for align_bytes in [1, 512, 4096] {
+                let placement = catalog.placement(ExpertKey::new(layer.0, last), align_bytes).unwrap();
+                assert!(placement.slot_bytes() <= catalog.slot_bytes(align_bytes));
+                for placed in placement.ranges {
+                    let end = placed.range.offset_bytes + u64::from(placed.need_bytes);
+                    assert!(end <= data.len() as u64);
+                }
             }
         }
     }

@@ -6,7 +6,7 @@ use std::io;
 use bytes::Bytes;
 use forerun_model::Nanos;
 
-use super::{Completed, Limits, Read, ReadBackend};
+use super::{Completed, Limits, Read, ReadBackend, Tag, copy_into};
 use crate::OpenError;
 use crate::files::{DataFile, FileSet};
 
@@ -38,20 +38,24 @@ impl MemoryBackend {
 #[deny(clippy::missing_trait_methods, reason = "a new method must be thought about in every backend")]
 impl ReadBackend for MemoryBackend {
     fn limits(&self) -> Limits {
-        Limits { depth: DEPTH }
+        Limits { depth: DEPTH, align_bytes: 1 }
     }
 
     fn submit(&mut self, mut read: Read) -> Result<(), Read> {
         if self.done.len() == DEPTH {
             return Err(read);
         }
-        read.assert_fits();
-        self.done.push_back(read.perform(|file, buffer, offset_bytes| {
+        let result = read.perform(|file, buffers, offset_bytes| {
             let bytes = self.files.get(usize::from(file)).ok_or(io::ErrorKind::NotFound)?;
             let start = usize::try_from(offset_bytes).unwrap_or(usize::MAX).min(bytes.len());
-            io::Read::read(&mut &bytes[start..], buffer)
-        }));
+            Ok(copy_into(buffers, &bytes[start..]))
+        });
+        self.done.push_back(Completed { read, result });
         Ok(())
+    }
+
+    fn withdraw(&mut self, _tag: Tag) -> Option<Read> {
+        None
     }
 
     fn wait(&mut self, _until: Nanos, done: &mut Vec<Completed>) {

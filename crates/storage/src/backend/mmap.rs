@@ -9,15 +9,15 @@
 
 #![expect(unsafe_code, reason = "a file mapping's bytes change when somebody else writes the file")]
 
-use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
 use forerun_model::Nanos;
 use memmap2::{Mmap, MmapOptions};
 
-use super::{Completed, Limits, Read, ReadBackend};
+use super::queue::Waiting;
+use super::{Completed, Limits, Read, ReadBackend, Tag, copy_into};
 use crate::OpenError;
 use crate::files::{Content, FileSet};
 
@@ -34,7 +34,7 @@ const DROPPED_TOGETHER_BYTES: u64 = 2 << 20;
 #[derive(Debug)]
 pub struct MmapBackend {
     files: Vec<Mapped>,
-    queue: VecDeque<Read>,
+    queue: Waiting,
 }
 
 impl MmapBackend {
@@ -55,34 +55,38 @@ impl MmapBackend {
                 source,
             })
         });
-        Ok(Self { files: files.collect::<Result<_, _>>()?, queue: VecDeque::with_capacity(DEPTH) })
+        Ok(Self { files: files.collect::<Result<_, _>>()?, queue: Waiting::default() })
     }
 }
 
 #[deny(clippy::missing_trait_methods, reason = "a new method must be thought about in every backend")]
 impl ReadBackend for MmapBackend {
     fn limits(&self) -> Limits {
-        Limits { depth: DEPTH }
+        Limits { depth: DEPTH, align_bytes: 1 }
     }
 
-    fn submit(&mut self, mut read: Read) -> Result<(), Read> {
+    fn submit(&mut self, read: Read) -> Result<(), Read> {
         if self.queue.len() == DEPTH {
             return Err(read);
         }
-        read.assert_fits();
-        self.queue.push_back(read);
+        self.queue.push(read);
         Ok(())
+    }
+
+    fn withdraw(&mut self, tag: Tag) -> Option<Read> {
+        self.queue.withdraw(tag)
     }
 
     fn wait(&mut self, until: Nanos, done: &mut Vec<Completed>) {
         if until == Nanos(0) {
             return;
         }
-        let Some(read) = self.queue.pop_front() else { return };
-        done.push(read.perform(|file, buffer, offset_bytes| {
+        let Some(mut read) = self.queue.pop() else { return };
+        let result = read.perform(|file, buffers, offset_bytes| {
             let mapped = self.files.get(usize::from(file)).ok_or(io::ErrorKind::NotFound)?;
-            mapped.copy(buffer, offset_bytes)
-        }));
+            mapped.copy(buffers, offset_bytes)
+        });
+        done.push(Completed { read, result });
     }
 }
 
@@ -103,15 +107,16 @@ impl Mapped {
     }
 
     /// Copies as much as the file has now.
-    fn copy(&self, buffer: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
+    fn copy(&self, buffers: &mut [IoSliceMut<'_>], offset_bytes: u64) -> io::Result<usize> {
         let Some(map) = &self.map else { return Ok(0) };
         let file_bytes = self.file.metadata()?.len().min(map.len() as u64);
-        let there = file_bytes.saturating_sub(offset_bytes).min(buffer.len() as u64);
+        let asked: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let there = file_bytes.saturating_sub(offset_bytes).min(asked);
         let (Ok(start), Ok(len)) = (usize::try_from(offset_bytes), usize::try_from(there)) else {
             return Ok(0);
         };
         if len > 0 {
-            buffer[..len].copy_from_slice(&map[start..start + len]);
+            copy_into(buffers, &map[start..start + len]);
             drop_pages(map, offset_bytes, there)?;
         }
         Ok(len)
@@ -139,10 +144,9 @@ fn drop_pages(_map: &Mmap, _offset_bytes: u64, _len_bytes: u64) -> io::Result<()
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use forerun_arena::{Arena, SlotIdx};
 
     use super::*;
-    use crate::{Segment, Tag, conformance, testing};
+    use crate::{conformance, testing};
 
     #[test]
     fn mmap_conforms() {
@@ -152,9 +156,7 @@ mod tests {
     #[test]
     fn a_look_copies_nothing() {
         let mut backend = MmapBackend::new(&testing::temporary(&[Bytes::from_static(b"x")])).unwrap();
-        let lease = Arena::new(1, 1).unwrap().try_write(SlotIdx(0)).unwrap();
-        let segment = Segment { file: 0, offset_bytes: 0, len_bytes: 1, slot_offset_bytes: 0 };
-        backend.submit(Read { tag: Tag(1), segments: vec![segment], lease }).unwrap();
+        backend.submit(testing::read(Tag(1), 0, testing::window(1))).unwrap();
         let mut done = Vec::new();
         backend.wait(Nanos(0), &mut done);
         assert!(done.is_empty(), "a look would have blocked for a whole read");
@@ -168,9 +170,7 @@ mod tests {
         let mut backend = MmapBackend::new(&files).unwrap();
         let Content::File(file) = &files.files()[0].content else { unreachable!() };
         file.set_len(5_000).unwrap();
-        let lease = Arena::new(1, 20_000).unwrap().try_write(SlotIdx(0)).unwrap();
-        let segment = Segment { file: 0, offset_bytes: 4_000, len_bytes: 10_000, slot_offset_bytes: 0 };
-        backend.submit(Read { tag: Tag(1), segments: vec![segment], lease }).unwrap();
+        backend.submit(testing::read(Tag(1), 4_000, testing::window(10_000))).unwrap();
         let mut done = Vec::new();
         backend.wait(Nanos::MAX, &mut done);
         assert_eq!(done.pop().unwrap().result.unwrap(), 1_000);
@@ -185,13 +185,9 @@ mod tests {
         std::fs::write(file.path(), vec![7; FILE_BYTES as usize]).unwrap();
         let files = FileSet::new(vec![crate::DataFile::open(file.path()).unwrap()]);
         let mut backend = MmapBackend::new(&files).unwrap();
-        let arena = Arena::new(1, 1 << 20).unwrap();
         let mut done = Vec::new();
         for i in 0..FILE_BYTES >> 20 {
-            let lease = arena.try_write(SlotIdx(0)).unwrap();
-            let offset_bytes = u64::from(i << 20);
-            let segment = Segment { file: 0, offset_bytes, len_bytes: 1 << 20, slot_offset_bytes: 0 };
-            backend.submit(Read { tag: Tag(0), segments: vec![segment], lease }).unwrap();
+            backend.submit(testing::read(Tag(0), u64::from(i << 20), testing::window(1 << 20))).unwrap();
             backend.wait(Nanos::MAX, &mut done);
             assert_eq!(done.pop().unwrap().result.unwrap(), 1 << 20);
         }
