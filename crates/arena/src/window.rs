@@ -44,6 +44,14 @@ impl WriteLease {
         assert!(!windows.is_empty(), "a lease split into no windows would be lost");
         windows
     }
+
+    /// Turns the lease into the one window onto `part` of the slot.
+    ///
+    /// # Panics
+    /// When the part isn't one of the slot.
+    pub fn window(self, part: Range<usize>) -> Window {
+        self.split(std::iter::once(part)).remove(0)
+    }
 }
 
 impl Window {
@@ -129,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_window_shrinks_from_its_front() {
-        let mut window = Arena::new(1, 16).unwrap().try_write(SlotIdx(0)).unwrap().split([2..8]).remove(0);
+        let mut window = Arena::new(1, 16).unwrap().try_write(SlotIdx(0)).unwrap().window(2..8);
         window.advance(2);
         window.bytes_mut().fill(9);
         assert_eq!((window.start(), window.len()), (4, 4));
@@ -139,11 +147,10 @@ mod tests {
 
     #[test]
     fn parts_that_overlap_or_leave_the_slot_are_refused() {
-        let parts: [&[std::ops::Range<usize>]; 4] = [&[0..4, 3..5], &[0..4097], &[3..5, 0..1], &[]];
-        for parts in parts {
+        for parts in [vec![(0, 4), (3, 5)], vec![(0, 4097)], vec![(3, 5), (0, 1)], vec![]] {
             let lease = Arena::new(1, 16).unwrap().try_write(SlotIdx(0)).unwrap();
-            let split =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lease.split(parts.to_vec())));
+            let ranges = parts.iter().map(|&(start, end)| start..end);
+            let split = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lease.split(ranges)));
             assert!(split.is_err(), "{parts:?}");
         }
     }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
 
+use crate::pull::{Wish, revision};
+
 /// Runs sparse mixture-of-experts language models from flash, inside a memory budget.
 #[derive(Debug, Parser)]
 #[command(name = "forerun", version, about, max_term_width = 100)]
@@ -21,6 +23,8 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Says what a model file holds.
     Inspect(InspectArgs),
+    /// Downloads a model from a Hugging Face Hub, and prints where it is
+    Pull(PullArgs),
 }
 
 /// What every command that runs a model takes.
@@ -45,6 +49,10 @@ pub(crate) struct ModelArgs {
     /// How experts are read
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     pub(crate) io: Io,
+
+    /// Compares every expert that is read with its checksum; packed files have them
+    #[arg(long)]
+    pub(crate) verify_reads: bool,
 
     /// Who guesses which experts to read ahead
     #[arg(long, value_enum, default_value_t = PredictorName::None)]
@@ -170,12 +178,42 @@ pub(crate) struct InspectArgs {
     pub(crate) file: Option<PathBuf>,
 }
 
+/// HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_CACHE mean what they mean to the Hub's other tools.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PullArgs {
+    /// Repository, and what of it: a file, any shard, or a quantisation such as Q4_K_M; default: its only model
+    #[arg(value_name = "REPO[:FILE]")]
+    pub(crate) wish: Wish,
+
+    /// Branch, tag or commit
+    #[arg(long, value_name = "R", default_value = "main", value_parser = revision)]
+    pub(crate) revision: String,
+
+    /// Puts plain files into this folder; default: the cache that the Hub's tools share
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Tries without a new byte before giving up
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) tries: u32,
+
+    /// Says nothing but the path and errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Prints one JSON object in place of the path
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Io {
     /// Chosen for the file, with a reason
     Auto,
-    /// Positioned reads on a few threads
+    /// Positioned reads on a few threads, past the page cache where the file system allows it
     Pread,
+    /// Positioned reads on a few threads, through the page cache
+    Cached,
     /// A mapping of the file
     Mmap,
     /// The whole file in memory
@@ -187,6 +225,7 @@ impl From<Io> for IoChoice {
         match io {
             Io::Auto => Self::Auto,
             Io::Pread => Self::Pread,
+            Io::Cached => Self::Cached,
             Io::Mmap => Self::Mmap,
             Io::Memory => Self::Memory,
         }

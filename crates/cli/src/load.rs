@@ -35,6 +35,7 @@ pub(crate) fn load(
     config.context = model.ctx.map(|ctx| usize::try_from(ctx).unwrap_or(usize::MAX));
     config.slots = model.slots.map_or(SlotWish::Fill, SlotWish::PerLayer);
     config.io = model.io.into();
+    config.verify_reads = model.verify_reads;
     config.n_threads = model.threads.map(usize::from);
     config.backend = match model.backend {
         BackendName::Cpu => BackendChoice::Cpu,

@@ -11,6 +11,7 @@ mod inspect;
 mod interrupt;
 mod load;
 mod progress;
+mod pull;
 mod run;
 mod say;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::chat(args),
         Command::Inspect(args) => inspect::inspect(args),
+        Command::Pull(args) => pull::pull(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

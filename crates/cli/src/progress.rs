@@ -22,7 +22,9 @@ impl Bar {
         let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(total), target);
         let template = match unit {
-            Unit::Bytes => "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}",
+            Unit::Bytes => {
+                "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}"
+            }
             Unit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {per_sec} {eta}",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -36,6 +38,17 @@ impl Bar {
     /// Moves the bar.
     pub(crate) fn set(&self, done: u64) {
         self.0.set_position(done);
+    }
+
+    /// Moves the bar by work that an earlier run did, which says nothing of this one's rate.
+    pub(crate) fn start_at(&self, done: u64) {
+        self.0.set_position(done);
+        self.0.reset_eta();
+    }
+
+    /// Runs `words`, which writes lines to stderr, above the bar.
+    pub(crate) fn above(&self, words: impl FnOnce()) {
+        self.0.suspend(words);
     }
 }
 

@@ -26,8 +26,10 @@ pub enum ModelSource {
 pub enum IoChoice {
     /// The engine chooses and says why.
     Auto,
-    /// Positioned reads on a few threads.
+    /// Positioned reads on a few threads, past the system's page cache where the file system allows it.
     Pread,
+    /// Positioned reads on a few threads through the page cache.
+    Cached,
     /// A mapping of the file.
     Mmap,
     /// The whole file in memory.
@@ -40,6 +42,7 @@ impl IoChoice {
         match self {
             Self::Auto => "auto",
             Self::Pread => "pread",
+            Self::Cached => "cached",
             Self::Mmap => "mmap",
             Self::Memory => "memory",
         }
@@ -73,6 +76,8 @@ pub struct EngineConfig {
     pub slots: SlotWish,
     /// How experts are read.
     pub io: IoChoice,
+    /// Whether every expert that is read is compared with its checksum, which packed files have.
+    pub verify_reads: bool,
     /// What computes.
     pub backend: BackendChoice,
     /// Threads that compute; `None`: one per core.
@@ -91,6 +96,7 @@ impl EngineConfig {
             context: None,
             slots: SlotWish::Fill,
             io: IoChoice::Auto,
+            verify_reads: false,
             backend: BackendChoice::Cpu,
             n_threads: None,
         }

@@ -9,7 +9,7 @@ use forerun_arena::{Arena, SLOT_ALIGN_BYTES};
 use forerun_compute::{Backend, Row, SequenceIdx, Step, StepOutput};
 use forerun_model::{Clock, ModelShape, Position, SystemClock, TokenId};
 use forerun_scheduler::{NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
-use forerun_storage::{Catalog, FileStore, Resident, ResidentMode, StoreStats};
+use forerun_storage::{Catalog, Resident, ResidentMode, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
@@ -101,7 +101,7 @@ impl Engine {
         let io = io::choose(config, &gguf, &catalog, &mut decisions)?;
         let plan = PlanInput {
             shape: &shape,
-            slot_bytes: catalog.slot_bytes(1).next_multiple_of(SLOT_ALIGN_BYTES) as u64,
+            slot_bytes: catalog.slot_bytes(io.align_bytes).next_multiple_of(SLOT_ALIGN_BYTES) as u64,
             dense_bytes: parts::dense_bytes(&resident, &config.model, &weights),
             text_bytes: tokenizer.estimated_bytes() as u64 + parts::header_bytes(&gguf),
             io_bytes: io.bytes,
@@ -119,8 +119,8 @@ impl Engine {
         let scheduler = match scheduler {
             Some(scheduler) => scheduler,
             None => Scheduler::new(SchedulerConfig {
-                arena: Arena::new(plan.n_slots, catalog.slot_bytes(1))?,
-                store: Box::new(FileStore::new(catalog, gguf.files().clone(), io.open(&gguf, &clock)?)),
+                arena: Arena::new(plan.n_slots, catalog.slot_bytes(io.align_bytes))?,
+                store: parts::store(catalog, &gguf, io, &clock)?,
                 predictor,
                 policy: parts::policy(config.slots),
                 clock: Arc::clone(&clock),

@@ -103,6 +103,12 @@ pub enum DecodeError {
         /// Why.
         reason: String,
     },
+    /// Reads that can't be verified.
+    #[error("{path} has no checksums to verify reads with; `forerun pack` makes a copy that has")]
+    NoChecksums {
+        /// The model.
+        path: PathBuf,
+    },
     /// A chat without a template.
     #[error("{path} has no chat template; use --raw to send the prompt as it is")]
     NoTemplate {

@@ -4,6 +4,7 @@
 
 use forerun_model::{Nanos, TokenId};
 use forerun_scheduler::SchedulerStats;
+use forerun_storage::StoreStats;
 use serde::Serialize;
 
 use crate::DecodeError;
@@ -96,7 +97,7 @@ enum State {
 /// Counts when the request began.
 struct Start {
     scheduler: SchedulerStats,
-    n_reads: u64,
+    store: StoreStats,
 }
 
 impl<'a> Generation<'a> {
@@ -122,7 +123,7 @@ impl<'a> Generation<'a> {
         let stops = StopMatcher::new(config.stops.clone())?;
         let n_reused = session.reuse(&prompt);
         let history = History::new(&prompt);
-        let start = Start { scheduler: engine.scheduler_stats(), n_reads: engine.store_stats().n_reads };
+        let start = Start { scheduler: engine.scheduler_stats(), store: engine.store_stats() };
         Ok(Self {
             engine,
             session,
@@ -237,6 +238,7 @@ impl<'a> Generation<'a> {
     #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
     fn telemetry(&self) -> Telemetry {
         let scheduler = self.engine.scheduler_stats().since(&self.start.scheduler);
+        let store = self.engine.store_stats();
         let decode_ms = self.decode_time.as_millis_f64();
         let loop_ms = self.prompt_time.as_millis_f64() + decode_ms;
         let stall_ms = scheduler.stall.as_millis_f64();
@@ -251,7 +253,8 @@ impl<'a> Generation<'a> {
             bytes_demand: scheduler.bytes_demand,
             bytes_guess: scheduler.bytes_guess,
             bytes_wasted: scheduler.bytes_wasted,
-            reads: self.engine.store_stats().n_reads - self.start.n_reads,
+            reads: store.n_reads - self.start.store.n_reads,
+            merged_reads: store.n_merged - self.start.store.n_merged,
             experts_again: scheduler.again,
             hit_rate: scheduler.hit_rate(),
             stall_ms,

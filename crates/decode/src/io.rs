@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use forerun_model::Clock;
 use forerun_storage::{
-    Catalog, Content, Gguf, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, ReadBackend,
+    Catalog, Content, DirectFiles, Gguf, MemoryBackend, MergeLimits, MmapBackend, PreadBackend, PreadConfig,
+    ReadBackend, StoreConfig, Verify,
 };
 
 use crate::DecodeError;
@@ -18,11 +19,23 @@ const READER_BYTES: u64 = 64 << 10;
 const MAPPED_BYTES: u64 = 4 << 20;
 
 /// A choice that can be opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Io {
-    choice: IoChoice,
+    way: Way,
+    /// What the store reads together, and checks.
+    pub(crate) store: StoreConfig,
+    /// Offsets and lengths of reads are multiples of this.
+    pub(crate) align_bytes: u32,
     /// What it takes of the budget.
     pub(crate) bytes: u64,
+}
+
+#[derive(Debug)]
+enum Way {
+    Direct(DirectFiles),
+    Cached,
+    Mmap,
+    Memory,
 }
 
 /// Settles how experts of `gguf` are read.
@@ -32,31 +45,58 @@ pub(crate) fn choose(
     catalog: &Catalog,
     decisions: &mut Vec<Decision>,
 ) -> Result<Io, DecodeError> {
-    let in_memory = gguf.files().files().iter().any(|file| matches!(file.content, Content::Bytes(_)));
-    let choice = match config.io {
-        IoChoice::Auto if in_memory => {
-            let reason = "the model is inside the program".to_owned();
-            decisions.push(Decision::new("io", "memory", reason));
-            IoChoice::Memory
-        }
-        IoChoice::Auto => {
-            let reason = "reads of whole experts on four threads were the fastest where it was measured; this disk was not".to_owned();
-            decisions.push(Decision::new("io", "pread", reason));
-            IoChoice::Pread
-        }
-        choice if in_memory && choice != IoChoice::Memory => {
+    let way = way(config, gguf, decisions)?;
+    let merge = match &way {
+        // Copying from memory or a mapping is as fast in pieces.
+        Way::Memory | Way::Mmap => MergeLimits::NONE,
+        Way::Direct(_) | Way::Cached => MergeLimits::default(),
+    };
+    let verify = if config.verify_reads { Verify::Always } else { Verify::Suspicious };
+    if config.verify_reads && !catalog.has_checksums() {
+        return Err(DecodeError::NoChecksums { path: gguf.files().files()[0].path.clone() });
+    }
+    let store = StoreConfig { merge, verify };
+    let align_bytes = if let Way::Direct(files) = &way { files.align_bytes() } else { 1 };
+    let bytes = store.bytes()
+        + match &way {
+            Way::Memory if is_in_memory(gguf) => 0,
+            Way::Memory => gguf.files().files().iter().map(|file| file.len_bytes).sum(),
+            Way::Mmap => catalog.slot_bytes(1) as u64 + MAPPED_BYTES,
+            Way::Direct(_) | Way::Cached => PreadConfig::default().n_threads as u64 * READER_BYTES,
+        };
+    Ok(Io { way, store, align_bytes, bytes })
+}
+
+fn is_in_memory(gguf: &Gguf) -> bool {
+    gguf.files().files().iter().any(|file| matches!(file.content, Content::Bytes(_)))
+}
+
+fn way(config: &EngineConfig, gguf: &Gguf, decisions: &mut Vec<Decision>) -> Result<Way, DecodeError> {
+    let mut decide = |choice: &str, reason: String| decisions.push(Decision::new("io", choice, reason));
+    if is_in_memory(gguf) {
+        if !matches!(config.io, IoChoice::Auto | IoChoice::Memory) {
             let reason = "the model is inside the program; name a file with -m".to_owned();
-            return Err(DecodeError::Io { io: choice.name(), reason });
+            return Err(DecodeError::Io { io: config.io.name(), reason });
         }
-        choice => choice,
-    };
-    let bytes = match choice {
-        IoChoice::Memory if in_memory => 0,
-        IoChoice::Memory => gguf.files().files().iter().map(|file| file.len_bytes).sum(),
-        IoChoice::Mmap => catalog.slot_bytes(1) as u64 + MAPPED_BYTES,
-        _ => PreadConfig::default().n_threads as u64 * READER_BYTES,
-    };
-    Ok(Io { choice, bytes })
+        decide("memory", "the model is inside the program".into());
+        return Ok(Way::Memory);
+    }
+    Ok(match config.io {
+        IoChoice::Memory => Way::Memory,
+        IoChoice::Mmap => Way::Mmap,
+        IoChoice::Cached => Way::Cached,
+        IoChoice::Auto | IoChoice::Pread => match DirectFiles::open(gguf.files()) {
+            Ok(files) => {
+                let block = files.align_bytes();
+                decide("pread, direct", format!("past the page cache, in blocks of {block} bytes"));
+                Way::Direct(files)
+            }
+            Err(why) => {
+                decide("pread, cached", why);
+                Way::Cached
+            }
+        },
+    })
 }
 
 impl Io {
@@ -66,11 +106,12 @@ impl Io {
         gguf: &Gguf,
         clock: &Arc<dyn Clock>,
     ) -> Result<Box<dyn ReadBackend>, DecodeError> {
-        let files = gguf.files();
-        Ok(match self.choice {
-            IoChoice::Mmap => Box::new(MmapBackend::new(files)?),
-            IoChoice::Memory => Box::new(MemoryBackend::open(files)?),
-            _ => Box::new(PreadBackend::new(files, PreadConfig::default(), Arc::clone(clock))?),
+        let (files, clock, config) = (gguf.files(), Arc::clone(clock), PreadConfig::default());
+        Ok(match self.way {
+            Way::Mmap => Box::new(MmapBackend::new(files)?),
+            Way::Memory => Box::new(MemoryBackend::open(files)?),
+            Way::Cached => Box::new(PreadBackend::new(files, config, clock)?),
+            Way::Direct(direct) => Box::new(PreadBackend::direct(files, direct, config, clock)?),
         })
     }
 }

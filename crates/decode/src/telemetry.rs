@@ -47,6 +47,8 @@ pub struct Telemetry {
     pub bytes_wasted: u64,
     /// Reads handed to the system.
     pub reads: u64,
+    /// Those of `reads` that brought several experts at once.
+    pub merged_reads: u64,
     /// Experts read that had been read before.
     pub experts_again: u64,
     /// Share of wanted experts that were in a slot.

@@ -14,6 +14,9 @@ use forerun_storage::{Catalog, Gguf};
 use proptest::prelude::*;
 use support::{config, fixture, ids, json};
 
+const EVERY_IO: [IoChoice; 5] =
+    [IoChoice::Auto, IoChoice::Pread, IoChoice::Cached, IoChoice::Memory, IoChoice::Mmap];
+
 /// A prompt, and the tokens that are decoded one by one after it.
 type Text = (Vec<TokenId>, Vec<TokenId>);
 
@@ -59,7 +62,7 @@ proptest! {
 
     #[test]
     fn settings_change_time_and_nothing_else(
-        io in prop::sample::select(vec![IoChoice::Pread, IoChoice::Memory, IoChoice::Mmap]),
+        io in prop::sample::select(EVERY_IO.to_vec()),
         slots in prop_oneof![
             Just(SlotWish::PerLayer(0)),
             Just(SlotWish::PerLayer(2)),
@@ -79,7 +82,7 @@ proptest! {
 /// The corners that a user meets, every one of them.
 #[test]
 fn every_io_with_few_and_all_slots() {
-    for io in [IoChoice::Pread, IoChoice::Memory, IoChoice::Mmap] {
+    for io in EVERY_IO {
         for slots in [SlotWish::PerLayer(0), SlotWish::PerLayer(2), SlotWish::Fill] {
             for n_threads in [1, 2] {
                 let mut engine = Engine::open(&pico(io, slots, n_threads)).unwrap();

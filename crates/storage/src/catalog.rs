@@ -137,6 +137,13 @@ impl Catalog {
         per_expert.sum::<u64>() * self.n_experts as u64
     }
 
+    /// Whether every record has a checksum.
+    pub fn has_checksums(&self) -> bool {
+        let n_layers = u16::try_from(self.layers.len()).unwrap_or(u16::MAX);
+        (0..n_layers)
+            .all(|layer| self.record(ExpertKey::new(layer, 0)).is_some_and(|record| record.crc32c.is_some()))
+    }
+
     /// Where `key` lies; `None` when there is no such expert.
     pub fn record(&self, key: ExpertKey) -> Option<Record> {
         let layer = self.layers.get(key.layer.idx())?;

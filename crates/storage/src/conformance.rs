@@ -228,7 +228,8 @@ impl<B: ReadBackend> Rig<B> {
         let mut kept = Vec::new();
         for slot in 0..3 {
             let mine: Vec<usize> = (0..windows.len()).filter(|&i| windows[i].0 == slot).collect();
-            let ranges = mine.iter().map(|&i| windows[i].1.clone()).chain([SLOT_BYTES..SLOT_BYTES]);
+            let ranges =
+                mine.iter().map(|&i| windows[i].1.clone()).chain(std::iter::once(SLOT_BYTES..SLOT_BYTES));
             let mut split = blank(&arena, slot).split(ranges);
             kept.push(split.pop().expect("the last window is the empty one"));
             for (i, window) in mine.into_iter().zip(split) {
@@ -274,7 +275,7 @@ impl<B: ReadBackend> Rig<B> {
 
     /// A read of one unit into the front of slot `idx`.
     fn numbered(&self, arena: &Arena, idx: usize) -> Read {
-        let windows = blank(arena, idx).split([0..self.unit]);
+        let windows = vec![blank(arena, idx).window(0..self.unit)];
         let (tag, offset_bytes) = (Tag(idx as u64), self.offset(idx));
         Read { tag, priority: Priority::Demand, file: 1, offset_bytes, windows }
     }

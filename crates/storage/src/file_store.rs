@@ -270,8 +270,8 @@ impl FileStore {
         if let Some((whole, expected)) = wanted {
             // A packed record is placed as a whole, so it begins where its one range does.
             let start = fetch.placement.ranges[0];
-            let skip =
-                (whole.offset_bytes - start.range.offset_bytes) as usize + start.slot_offset_bytes as usize;
+            let before = whole.offset_bytes - start.range.offset_bytes;
+            let skip = usize::try_from(before).expect("less than a block") + start.slot_offset_bytes as usize;
             let found = crc32c::crc32c(&lease.bytes_mut()[skip..skip + whole.len_bytes as usize]);
             if found != expected && fetch.n_repeats < RETRIES_MAX {
                 self.stats.n_corrupt += 1;

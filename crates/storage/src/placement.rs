@@ -38,17 +38,19 @@ impl Placement {
             ranges.push(widened(whole, align_bytes, 0));
         }
         for (part, offset) in record.parts.iter().zip(&mut parts) {
-            let placed = match ranges.last_mut() {
+            let extended = match ranges.last_mut() {
                 Some(last) if extends(last, part) => {
                     stretch(last, part, align_bytes);
-                    last
+                    Some(*last)
                 }
-                last => {
-                    let end = last.map_or(0, |last| last.slot_offset_bytes + last.range.len_bytes);
-                    ranges.push(widened(*part, align_bytes, end.next_multiple_of(slot_align(align_bytes))));
-                    ranges.last_mut().expect("one was pushed")
-                }
+                _ => None,
             };
+            let placed = extended.unwrap_or_else(|| {
+                let end = ranges.last().map_or(0, |last| last.slot_offset_bytes + last.range.len_bytes);
+                let placed = widened(*part, align_bytes, end.next_multiple_of(slot_align(align_bytes)));
+                ranges.push(placed);
+                placed
+            });
             *offset = placed.slot_offset_bytes + distance(placed.range.offset_bytes, part.offset_bytes);
         }
         let [gate, up, down] = parts;
@@ -82,15 +84,13 @@ pub(crate) fn slot_bytes_max(lens_bytes: [u32; 3], align_bytes: u32) -> usize {
 
 /// Ranges begin at multiples of this in a slot, so that rows are aligned to cache lines where the file allows it.
 fn slot_align(align_bytes: u32) -> u32 {
-    const PART_ALIGN_BYTES: u32 = ExpertLayout::PART_ALIGN_BYTES as u32;
-    align_bytes.max(PART_ALIGN_BYTES)
+    align_bytes.max(u32::try_from(ExpertLayout::PART_ALIGN_BYTES).expect("a cache line"))
 }
 
 fn widened(range: ByteRange, align_bytes: u32, slot_offset_bytes: u32) -> Placed {
-    let before = (range.offset_bytes % u64::from(align_bytes)) as u32;
-    let need_bytes = before + range.len_bytes;
+    let offset_bytes = range.offset_bytes / u64::from(align_bytes) * u64::from(align_bytes);
+    let need_bytes = distance(offset_bytes, range.end_bytes());
     let len_bytes = need_bytes.next_multiple_of(align_bytes);
-    let offset_bytes = range.offset_bytes - u64::from(before);
     Placed { range: ByteRange { offset_bytes, len_bytes, ..range }, slot_offset_bytes, need_bytes }
 }
 

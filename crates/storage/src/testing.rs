@@ -28,7 +28,7 @@ pub(crate) fn in_memory(contents: &[Bytes]) -> FileSet {
 /// The first bytes of a slot of its own.
 pub(crate) fn window(len_bytes: usize) -> Window {
     let lease = Arena::new(1, len_bytes).unwrap().try_write(SlotIdx(0)).unwrap();
-    lease.split([0..len_bytes]).remove(0)
+    lease.window(0..len_bytes)
 }
 
 /// A demand for bytes of the first file.

@@ -46,7 +46,7 @@ fn first_and_last(gguf: &Gguf, backend: &mut dyn ReadBackend) -> Vec<u8> {
     let far = gguf.tensor("far").unwrap();
     let last = far.offset_bytes + far.len_bytes - 1;
     let mut byte = |offset_bytes| {
-        let windows = Arena::new(1, 1).unwrap().try_write(SlotIdx(0)).unwrap().split([0..1]);
+        let windows = vec![Arena::new(1, 1).unwrap().try_write(SlotIdx(0)).unwrap().window(0..1)];
         let read = Read { tag: Tag(0), priority: Priority::Demand, file: far.file, offset_bytes, windows };
         backend.submit(read).unwrap();
         let mut done = Vec::new();

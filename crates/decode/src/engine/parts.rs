@@ -1,20 +1,22 @@
 //! The steps of opening a model, one function each.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 
 use forerun_compute::{
     Backend, ComputeError, Cpu, KvType, Reference, Rounding, StackConfig, Tensor, Weights,
 };
 use forerun_model::metadata::float;
-use forerun_model::{KeyValue, KeyValues, LayerId, ModelShape};
+use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape};
 use forerun_scheduler::CachePolicy;
-use forerun_storage::{Catalog, Gguf, Resident};
+use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Resident};
 
 use super::PAGE_BYTES;
 use crate::DecodeError;
 use crate::config::{BackendChoice, EngineConfig, ModelSource};
 use crate::heap;
+use crate::io::Io;
 use crate::memory_plan::{MemoryPlan, PlanInput, SlotWish, bytes_text};
 use crate::sampler::SamplerConfig;
 use crate::telemetry::Decision;
@@ -131,6 +133,18 @@ pub(super) fn header_bytes(gguf: &Gguf) -> u64 {
 
 pub(super) fn policy(slots: SlotWish) -> CachePolicy {
     if slots == SlotWish::PerLayer(0) { CachePolicy::KeepNone } else { CachePolicy::Lru }
+}
+
+/// The store over the backend that was chosen.
+pub(super) fn store(
+    catalog: Arc<Catalog>,
+    gguf: &Gguf,
+    io: Io,
+    clock: &Arc<dyn Clock>,
+) -> Result<Box<dyn ExpertStore>, DecodeError> {
+    let config = io.store;
+    let backend = io.open(gguf, clock)?;
+    Ok(Box::new(FileStore::with_config(catalog, gguf.files().clone(), backend, config)))
 }
 
 /// Without a budget of the user's, a model that wants more than the system has gets what there is.

@@ -91,7 +91,7 @@ fn open(file: &DataFile) -> Result<(File, u32), String> {
     let mut last = None;
     let block = BLOCKS_BYTES[0] as usize;
     // Begins one small block into the memory, which a disk of larger blocks doesn't take either.
-    let mut window = lease.split([block..SLOT_ALIGN_BYTES]).remove(0);
+    let mut window = lease.window(block..SLOT_ALIGN_BYTES);
     for block_bytes in BLOCKS_BYTES {
         let bytes = window.bytes_mut();
         let len = (block_bytes as usize).min(bytes.len());
@@ -101,7 +101,7 @@ fn open(file: &DataFile) -> Result<(File, u32), String> {
         }
         if block_bytes == BLOCKS_BYTES[0] {
             let lease = window.join().expect("it is the only window");
-            window = lease.split([0..SLOT_ALIGN_BYTES]).remove(0);
+            window = lease.window(0..SLOT_ALIGN_BYTES);
         }
     }
     Err(match last {
@@ -180,7 +180,7 @@ mod tests {
             Err(why) => assert!(why.starts_with("shm: "), "{why}"),
             Ok(files) => {
                 let arena = Arena::new(1, 16_384).unwrap();
-                let mut window = arena.try_write(SlotIdx(0)).unwrap().split([0..12_288]).remove(0);
+                let mut window = arena.try_write(SlotIdx(0)).unwrap().window(0..12_288);
                 let n = files.read_at(0, &mut [IoSliceMut::new(window.bytes_mut())], 0).unwrap();
                 assert_eq!(n, 10_000);
                 assert!(window.bytes_mut()[..n].iter().all(|&byte| byte == 7));

@@ -32,7 +32,7 @@ impl Gaps {
         let arena = self.0.as_ref()?;
         let slots = (0..).take(arena.n_slots()).map(SlotIdx);
         let lease = slots.into_iter().find_map(|slot| arena.try_write(slot))?;
-        Some(lease.split([0..len_bytes]).remove(0))
+        Some(lease.window(0..len_bytes))
     }
 }
 
@@ -221,5 +221,5 @@ fn parts(wanted: &Wanted) -> impl Iterator<Item = Range<usize>> + use<> {
     let own = start + wanted.shared_bytes as usize;
     let end = start + wanted.placed.range.len_bytes as usize;
     let head = (wanted.shared_bytes > 0).then_some(start..own);
-    head.into_iter().chain([own..end])
+    head.into_iter().chain(std::iter::once(own..end))
 }
