@@ -9,7 +9,7 @@ use forerun_decode::DecodeError;
 use forerun_model::ShapeError;
 use forerun_scheduler::SchedulerError;
 use forerun_sim::TraceError;
-use forerun_storage::OpenError;
+use forerun_storage::{HeaderError, OpenError};
 
 /// What went wrong, and where.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,9 @@ pub(crate) enum SynthError {
     /// A header.
     #[error(transparent)]
     Shape(#[from] ShapeError),
+    /// A header that is to be written.
+    #[error("the model's header can't be written")]
+    Header(#[from] HeaderError),
     /// Binding the weights.
     #[error(transparent)]
     Decode(#[from] DecodeError),

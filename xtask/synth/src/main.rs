@@ -12,7 +12,6 @@ mod chance;
 mod encode;
 mod error;
 mod geometry;
-mod header;
 mod knobs;
 mod measure;
 mod model;

@@ -215,7 +215,7 @@ fn scheduler(
     catalog: Arc<Catalog>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Scheduler, SynthError> {
-    let slot_bytes = catalog.slot_bytes();
+    let slot_bytes = catalog.slot_bytes(1);
     let n_experts = shape.n_layers() * shape.moe.n_experts;
     let n_slots = (SLOTS_BYTES_MAX / slot_bytes).max(2 * shape.moe.top_k).max(N_SLOTS_MIN).min(n_experts);
     let files = gguf.files();

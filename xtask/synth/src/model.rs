@@ -39,7 +39,7 @@ pub(crate) fn create(args: &Args) -> Result<u64, SynthError> {
         first_token: vocabulary.first_token,
         n_vocab: vocabulary.n_vocab,
     });
-    write(&args.out, &keys(args, &geometry, &knobs, vocabulary), &tensors, args.seed)
+    write(&args.out, keys(args, &geometry, &knobs, vocabulary), &tensors, args.seed)
 }
 
 /// The file whose tokenizer is borrowed.
@@ -66,4 +66,68 @@ fn keys(args: &Args, geometry: &Geometry, knobs: &Knobs, vocabulary: Vocabulary)
     keys.extend(numbers.map(|(key, value)| (format!("{architecture}.{key}"), value)));
     keys.extend(vocabulary.keys);
     keys
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::measure::walk;
+
+    /// A model of four small layers in `folder`, with a hundred script tokens.
+    fn tiny(folder: &Path, name: &str, more: &[&str]) -> Args {
+        let out = folder.join(name);
+        let numbers = ["--shape", "pico", "--layers", "4", "--experts-per-layer", "8", "--script", "100"];
+        let program = ["synth", "--out", out.to_str().unwrap()];
+        Args::try_parse_from(program.iter().chain(&numbers).chain(more)).unwrap()
+    }
+
+    #[test]
+    fn a_reader_walks_the_script_in_every_recipe_and_begins_anew_at_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        for recipe in ["q4_k_m", "q3_k_m", "les", "q8_0", "f16", "bf16", "f32"] {
+            let args = tiny(folder.path(), recipe, &["--quant", recipe, "--threads", "1"]);
+            let bytes = create(&args).unwrap();
+            assert_eq!(std::fs::metadata(&args.out).unwrap().len(), bytes);
+            let walk = walk(&args, 100).unwrap();
+            assert_eq!(walk.n_followed, 100, "{recipe}");
+        }
+    }
+
+    #[test]
+    fn one_seed_gives_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = |name: &str, seed: &str| {
+            let args = tiny(folder.path(), name, &["--seed", seed]);
+            create(&args).unwrap();
+            std::fs::read(&args.out).unwrap()
+        };
+        let (a, b, c) = (bytes("a", "7"), bytes("b", "7"), bytes("c", "8"));
+        assert!(a == b, "the same seed gave two files");
+        assert!(a != c, "two seeds gave the same file");
+        let left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 3, "{left:?}");
+    }
+
+    #[test]
+    fn a_model_that_is_not_ours_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut args = tiny(folder.path(), "a", &[]);
+        args.out = tokenizer();
+        let error = walk(&args, 1).unwrap_err().to_string();
+        assert!(
+            error.ends_with("has no `forerun.synth.first_token`: only models of this tool can be measured")
+        );
+    }
+
+    #[test]
+    fn a_walk_is_no_longer_than_the_script() {
+        let folder = tempfile::tempdir().unwrap();
+        let args = tiny(folder.path(), "a", &[]);
+        create(&args).unwrap();
+        let error = walk(&args, 101).unwrap_err();
+        assert!(matches!(error, SynthError::TooLong { wanted: 101, n_script: 100, .. }), "{error}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Every tensor of a model: its name, dimensions, type, and what it is filled with.
 
 use forerun_model::QuantType;
+use forerun_storage::gguf::{Dims, TensorSpec};
 
 use crate::chance::{Purpose, even, stream};
 use crate::encode::encode;
@@ -48,6 +49,16 @@ impl Tensor {
     pub(crate) fn len_bytes(&self) -> u64 {
         let n_rows: usize = self.dims[1..].iter().product();
         (self.row_bytes() * n_rows) as u64
+    }
+
+    /// What the header says of it.
+    ///
+    /// # Panics
+    /// Never: every tensor of the plan has one to three axes.
+    pub(crate) fn spec(&self) -> TensorSpec {
+        let sizes: Vec<u64> = self.dims.iter().map(|&dim| dim as u64).collect();
+        let dims = Dims::new(&sizes).expect("one to three axes");
+        TensorSpec { name: self.name.clone(), quant: self.quant, dims }
     }
 
     /// Bytes of a row.

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 
 use forerun_decode::bytes_text;
 use forerun_sim::rng::hash;
-use forerun_storage::gguf::Value;
+use forerun_storage::gguf::{HeaderWriter, Value};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::chance::Purpose;
 use crate::encode::encode;
 use crate::error::SynthError;
-use crate::header::{ALIGNMENT, header};
 use crate::plan::{Fill, Tensor};
 use crate::pool::Pools;
 
@@ -22,27 +21,28 @@ const WRITE_BYTES: usize = 4 << 20;
 /// Writes the model, and returns its bytes. What was at `path` stays until the new file is whole.
 ///
 /// # Errors
-/// [`SynthError::Space`] before anything is written, [`SynthError::Io`].
+/// [`SynthError::Space`] before anything is written, [`SynthError::Io`], [`SynthError::Header`].
 pub(crate) fn write(
     path: &Path,
-    keys: &[(String, Value)],
+    keys: Vec<(String, Value)>,
     tensors: &[Tensor],
     seed: u64,
 ) -> Result<u64, SynthError> {
-    let header = header(keys, tensors);
-    let data: u64 = tensors.iter().map(|tensor| tensor.len_bytes().next_multiple_of(ALIGNMENT)).sum();
-    let total = header.len() as u64 + data;
+    let header = HeaderWriter::new(keys, tensors.iter().map(Tensor::spec).collect())?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    check_space(folder, total)?;
+    check_space(folder, header.file_bytes())?;
     let partial = Partial::beside(path);
     let io = |doing| move |source| SynthError::Io { doing, path: path.to_path_buf(), source };
     let file = File::create(&partial.path).map_err(io("create"))?;
-    let mut sink = Sink { file, bar: bar(total) };
-    sink.write(&header).map_err(io("write"))?;
+    let mut sink = Sink { file, n_bytes: 0, bar: bar(header.file_bytes()) };
+    let mut bytes = Vec::new();
+    header.write(&mut bytes).and_then(|()| sink.write(&bytes)).map_err(io("write"))?;
     let mut pools = Pools::new(seed);
     for (idx, tensor) in tensors.iter().enumerate() {
         let place = Place { seed, idx: idx as u64 };
-        tensor_data(tensor, place, &mut pools, &mut sink).map_err(io("write"))?;
+        sink.pad_to(header.offset_bytes(idx))
+            .and_then(|()| tensor_data(tensor, place, &mut pools, &mut sink))
+            .map_err(io("write"))?;
     }
     sink.file.sync_all().map_err(io("sync"))?;
     fs::rename(&partial.path, path).map_err(io("rename"))?;
@@ -50,7 +50,7 @@ pub(crate) fn write(
     if let Ok(folder) = File::open(folder) {
         folder.sync_all().map_err(io("sync the folder of"))?;
     }
-    Ok(total)
+    Ok(header.file_bytes())
 }
 
 /// A file that is removed unless it was renamed.
@@ -73,27 +73,13 @@ impl Drop for Partial {
     }
 }
 
-#[cfg(unix)]
 fn check_space(folder: &Path, need: u64) -> Result<(), SynthError> {
-    let system = |error: nix::Error| SynthError::Io {
-        doing: "see the free space of",
-        path: folder.to_path_buf(),
-        source: error.into(),
-    };
-    let stat = nix::sys::statvfs::statvfs(folder).map_err(system)?;
-    // The widths of these fields differ from system to system.
-    #[expect(clippy::useless_conversion, reason = "not on every system")]
-    let free = u64::from(stat.blocks_available()) * u64::from(stat.fragment_size());
-    if free < need {
-        let (path, free, need) = (folder.to_path_buf(), bytes_text(free), bytes_text(need));
-        return Err(SynthError::Space { path, free, need });
+    let path = folder.to_path_buf();
+    match fs4::available_space(folder) {
+        Ok(free) if free >= need => Ok(()),
+        Ok(free) => Err(SynthError::Space { path, free: bytes_text(free), need: bytes_text(need) }),
+        Err(source) => Err(SynthError::Io { doing: "see the free space of", path, source }),
     }
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn check_space(_: &Path, _: u64) -> Result<(), SynthError> {
-    Ok(())
 }
 
 fn bar(total: u64) -> ProgressBar {
@@ -107,6 +93,7 @@ fn bar(total: u64) -> ProgressBar {
 /// Where bytes go.
 struct Sink {
     file: File,
+    n_bytes: u64,
     bar: ProgressBar,
 }
 
@@ -114,9 +101,16 @@ impl Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         for piece in bytes.chunks(WRITE_BYTES) {
             self.file.write_all(piece)?;
-            self.bar.inc(piece.len() as u64);
+            self.n_bytes += piece.len() as u64;
+            self.bar.set_position(self.n_bytes);
         }
         Ok(())
+    }
+
+    /// Zeros up to byte `offset` of the file, which a header puts a few bytes ahead.
+    fn pad_to(&mut self, offset: u64) -> io::Result<()> {
+        let padding = usize::try_from(offset - self.n_bytes).unwrap_or(0);
+        self.write(&vec![0; padding])
     }
 }
 
@@ -132,9 +126,9 @@ fn tensor_data(tensor: &Tensor, place: Place, pools: &mut Pools, sink: &mut Sink
     let row = tensor.row_bytes();
     let mut tape = |deviation| Tape::new(pools.scaled(tensor.quant, deviation), tensor, place);
     match &tensor.fill {
-        Fill::Values(values) => sink.write(&encoded(tensor, values))?,
-        Fill::Router(router) => sink.write(&encoded(tensor, &router.rows(tensor.dims[1])))?,
-        Fill::Random(deviation) => tape(*deviation).play(len, sink)?,
+        Fill::Values(values) => sink.write(&encoded(tensor, values)),
+        Fill::Router(router) => sink.write(&encoded(tensor, &router.rows(tensor.dims[1]))),
+        Fill::Random(deviation) => tape(*deviation).play(len, sink),
         Fill::Update { deviation, n_rows, n_zero } => {
             let mut tape = tape(*deviation);
             let zeros = vec![0; n_zero * row];
@@ -142,16 +136,15 @@ fn tensor_data(tensor: &Tensor, place: Place, pools: &mut Pools, sink: &mut Sink
                 tape.play((n_rows - n_zero) * row, sink)?;
                 sink.write(&zeros)?;
             }
+            Ok(())
         }
         Fill::Table { deviation, first, rows } => {
             let mut tape = tape(*deviation);
             tape.play(first * row, sink)?;
             sink.write(rows)?;
-            tape.play(len - first * row - rows.len(), sink)?;
+            tape.play(len - first * row - rows.len(), sink)
         }
     }
-    let padding = len.next_multiple_of(ALIGNMENT as usize) - len;
-    sink.write(&vec![0; padding])
 }
 
 fn encoded(tensor: &Tensor, values: &[f32]) -> Vec<u8> {
