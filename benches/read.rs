@@ -1,7 +1,7 @@
 //! Experts from a file into slots, through each way to read. Unit of work: bytes of experts.
 //!
-//! The file has just been opened and is small, so what `pread` and `mmap` read here comes from the system's page
-//! cache: this measures the store and its backends, not a disk.
+//! The file has just been opened and is small, so what isn't read directly comes from the system's page cache: this
+//! measures the store and its backends. The disk is what `disk` measures.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forerun_arena::{Arena, SlotIdx};
 use forerun_model::{ExpertKey, ModelShape, Nanos, SystemClock};
 use forerun_storage::{
-    Catalog, ExpertStore, Fetched, FileStore, Gguf, MemoryBackend, MmapBackend, PreadBackend, PreadConfig,
-    Priority, ReadBackend,
+    Catalog, DirectFiles, ExpertStore, Fetched, FileStore, Gguf, MemoryBackend, MmapBackend, PreadBackend,
+    PreadConfig, Priority, ReadBackend,
 };
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/pico-q4_k_m.gguf");
@@ -31,12 +31,13 @@ impl Rig {
     fn new(gguf: &Gguf, backend: Box<dyn ReadBackend>) -> Self {
         let shape = ModelShape::from_metadata(&gguf.metadata).expect("the fixture has a shape");
         let catalog = Arc::new(Catalog::new(&shape, gguf).expect("the fixture has experts"));
-        let arena = Arena::new(N_SLOTS, catalog.slot_bytes(1)).expect("there is memory for a few slots");
+        let store = FileStore::new(Arc::clone(&catalog), gguf.files().clone(), backend);
+        let arena = Arena::new(N_SLOTS, store.slot_bytes()).expect("there is memory for a few slots");
         // Far apart in the file, as a router's choices are.
         let experts =
             shape.layer_ids().flat_map(|layer| (0..4).map(move |i| ExpertKey::new(layer.0, 7 * i + 3)));
         let keys = experts.take(N_SLOTS).collect();
-        Self { store: FileStore::new(catalog, gguf.files().clone(), backend), arena, keys, done: Vec::new() }
+        Self { store, arena, keys, done: Vec::new() }
     }
 
     /// Reads every key once; returns the bytes.
@@ -69,11 +70,16 @@ fn read(c: &mut Criterion) {
     let pread = PreadBackend::new(on_disk.files(), PreadConfig::default(), clock).expect("threads start");
     let mmap = MmapBackend::new(on_disk.files()).expect("the fixture can be mapped");
     let memory = MemoryBackend::open(in_memory.files()).expect("the file is in memory");
-    let rigs = [
+    let mut rigs = vec![
         ("pread", Rig::new(&on_disk, Box::new(pread))),
         ("mmap", Rig::new(&on_disk, Box::new(mmap))),
         ("memory", Rig::new(&in_memory, Box::new(memory))),
     ];
+    if let Ok(direct) = DirectFiles::open(on_disk.files()) {
+        let clock = Arc::new(SystemClock::new());
+        let direct = PreadBackend::direct(on_disk.files(), direct, PreadConfig::default(), clock);
+        rigs.push(("pread, direct", Rig::new(&on_disk, Box::new(direct.expect("threads start")))));
+    }
     let mut group = c.benchmark_group("read");
     for (name, mut rig) in rigs {
         group.throughput(Throughput::Bytes(rig.pass()));

@@ -12,6 +12,7 @@ mod fuzz;
 mod layers;
 mod long;
 mod process;
+mod round_trip;
 mod tidy;
 
 use std::env;
@@ -49,6 +50,12 @@ const TASKS: &[Task] = &[
         args: "",
         about: "every test in release mode, and a minute of fuzzing a target",
         run: |_| long::run(),
+    },
+    Task {
+        name: "round-trip",
+        args: "MODEL FOLDER",
+        about: "packs and unpacks a model of any size and compares every tensor; --consume needs room for two",
+        run: round_trip::run,
     },
     Task { name: "fuzz", args: "SECONDS", about: "fuzzes every target for so long", run: fuzz::run },
     Task { name: "loom", args: "", about: "all interleavings of the slots' leases", run: |_| long::loom() },

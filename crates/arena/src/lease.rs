@@ -2,8 +2,8 @@
 
 #![expect(unsafe_code, reason = "a lease is the proof that its bytes may be touched")]
 
-use std::fmt;
 use std::ops::Range;
+use std::{fmt, io};
 
 use crate::memory::{Memory, SlotIdx};
 use crate::sync::Arc;
@@ -44,6 +44,15 @@ impl WriteLease {
     pub(crate) unsafe fn part_mut(&self, part: Range<usize>) -> &mut [u8] {
         // SAFETY: this lease is the slot's one, so only its windows reach the bytes; the caller answers for `part`.
         unsafe { self.memory().part_mut(self.slot, part) }
+    }
+
+    /// Gives the slot's memory back to the system, where it takes it; the next write makes it resident again.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn release_pages(&mut self) -> io::Result<()> {
+        // SAFETY: a write lease exists once per slot and excludes readers; `&mut self` excludes a borrow of the bytes.
+        unsafe { self.memory().release_pages(self.slot) }
     }
 
     /// Ends the writing: from here on the bytes don't change until every lease is gone.

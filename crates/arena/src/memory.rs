@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "slot bytes cross threads; the state word of each slot keeps them apart")]
 
+use std::io;
 use std::ops::Range;
 
 use memmap2::{MmapMut, MmapOptions};
@@ -43,7 +44,7 @@ impl Arena {
         let base = map.as_mut_ptr();
         let states = (0..n_slots).map(|_| AtomicU32::new(0)).collect();
         let accesses = (0..n_slots).map(|_| Access::new()).collect();
-        Ok(Self(Arc::new(Memory { base, _map: map, stride, states, accesses })))
+        Ok(Self(Arc::new(Memory { base, map, stride, states, accesses })))
     }
 
     /// Slots.
@@ -71,15 +72,15 @@ impl Arena {
 /// Shared by the arena and all leases.
 pub(crate) struct Memory {
     base: *mut u8,
-    /// Keeps the pages alive; all access goes through `base`.
-    _map: MmapMut,
+    /// Keeps the pages alive; all access to bytes goes through `base`.
+    map: MmapMut,
     stride: usize,
     states: Box<[AtomicU32]>,
     /// Tells loom who touches which slot when, since it doesn't see raw memory; nothing otherwise.
     accesses: Box<[Access]>,
 }
 
-// SAFETY: `base` points into `_map`, which lives as long as `Memory`; the bytes behind it are only reached through
+// SAFETY: `base` points into `map`, which lives as long as `Memory`; the bytes behind it are only reached through
 // leases, and the state words let a slot have either one writer or any number of readers.
 unsafe impl Send for Memory {}
 // SAFETY: as for `Send`: shared access to the bytes is what the state words arbitrate.
@@ -122,6 +123,22 @@ impl Memory {
         self.accesses[slot.0 as usize].read();
         // SAFETY: in bounds by the caller's promise; pages are initialised as in `bytes`.
         unsafe { std::slice::from_raw_parts_mut(self.slot_ptr(slot).add(part.start), part.len()) }
+    }
+
+    /// Drops the pages of `slot`.
+    ///
+    /// # Safety
+    /// The caller holds the write lease of `slot`, and no reference to its bytes lives.
+    pub(crate) unsafe fn release_pages(&self, slot: SlotIdx) -> io::Result<()> {
+        self.accesses[slot.0 as usize].write();
+        #[cfg(unix)]
+        // SAFETY: the slot lies inside the map, and dropped anonymous pages read as zero, which is as good as any
+        // other content of a slot that nobody has sealed; no reference to them lives.
+        unsafe {
+            let start = slot.0 as usize * self.stride;
+            self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, self.stride)?;
+        }
+        Ok(())
     }
 
     /// Bytes of one slot.

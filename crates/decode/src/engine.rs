@@ -14,7 +14,7 @@ use forerun_storage::{Catalog, Resident, ResidentMode, StoreStats};
 use crate::DecodeError;
 use crate::config::EngineConfig;
 use crate::io;
-use crate::memory_plan::{MemoryPlan, PlanInput};
+use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
 use crate::sampler::SamplerConfig;
 use crate::step::{Lookahead, StepLoop};
 use crate::telemetry::Decision;
@@ -240,6 +240,24 @@ impl Engine {
         /// Normalisation may compose what was decomposed; no composition is shorter than a third.
         const SHRINKS_BY: usize = 3;
         SHRINKS_BY * self.tokenizer.vocabulary().token_bytes_max().max(1) * self.plan.context
+    }
+
+    /// Lowers the budget while the model runs: slots are given up and their memory goes back to the system. Answers
+    /// don't change.
+    ///
+    /// # Errors
+    /// [`DecodeError::Budget`] when what must stay doesn't fit; then nothing has changed.
+    pub fn lower_budget(&mut self, budget_bytes: u64) -> Result<(), DecodeError> {
+        let plan = self.plan.lowered(budget_bytes)?;
+        self.scheduler.shrink(plan.n_slots)?;
+        if plan != self.plan {
+            let choice = bytes_text(budget_bytes);
+            let reason =
+                format!("asked for while running; {} slots of {} stay", plan.n_slots, self.plan.n_slots);
+            self.decisions.push(Decision::new("memory", choice, reason));
+        }
+        self.plan = plan;
+        Ok(())
     }
 
     /// Where the memory goes.

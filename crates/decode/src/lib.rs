@@ -26,4 +26,4 @@ pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};
 pub use memory_plan::{MemoryPlan, SlotWish, bytes_text, parse_bytes};
 pub use sampler::{Sampler, SamplerConfig, SamplerError};
 pub use session::Session;
-pub use telemetry::{Decision, Telemetry};
+pub use telemetry::{Decision, Process, Telemetry};

@@ -177,6 +177,30 @@ impl MemoryPlan {
         }
     }
 
+    /// This plan with fewer slots, so that it holds a lower budget; no other line changes. A higher budget changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`DecodeError::Budget`] when that isn't enough.
+    pub fn lowered(&self, budget_bytes: u64) -> Result<Self, DecodeError> {
+        let with = |n_slots: usize| {
+            let slots = (n_slots as u64).saturating_mul(self.slot_bytes);
+            Self { n_slots, slots, budget: Some(budget_bytes), ..self.clone() }
+        };
+        let least = with(N_SLOTS_MIN);
+        if least.total() > budget_bytes {
+            let smallest_bytes = least.total();
+            return Err(DecodeError::Budget { budget_bytes, smallest_bytes, plan: Box::new(least) });
+        }
+        let room = (budget_bytes - with(0).total()) / self.slot_bytes;
+        let n_slots = usize::try_from(room).unwrap_or(usize::MAX).min(self.n_slots);
+        Ok(if self.budget.is_some_and(|budget| budget <= budget_bytes) {
+            self.clone()
+        } else {
+            with(n_slots)
+        })
+    }
+
     /// All lines together.
     pub fn total(&self) -> u64 {
         self.lines().iter().fold(0, |sum, line| sum.saturating_add(line.1))

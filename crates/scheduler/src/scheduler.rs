@@ -15,7 +15,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use forerun_arena::{Arena, SlotIdx};
+use forerun_arena::{Arena, SlotIdx, WriteLease};
 use forerun_model::{Clock, ExpertKey, LayerId, Routing};
 use forerun_storage::{
     ExpertStore, Fetched, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
@@ -63,6 +63,10 @@ pub struct Scheduler {
     policy: CachePolicy,
     clock: Arc<dyn Clock>,
     slots: Slots,
+    /// Slots beyond these are retired when they are free.
+    n_slots_max: usize,
+    /// Keeps retired slots from everybody.
+    retired: Vec<WriteLease>,
     /// Wanted experts whose read isn't begun, ascending.
     queue: VecDeque<ExpertKey>,
     /// Slots whose promised experts can be handed out.
@@ -105,6 +109,8 @@ impl Scheduler {
             policy,
             clock,
             slots: Slots::new(n_slots),
+            n_slots_max: n_slots,
+            retired: Vec::new(),
             queue: VecDeque::new(),
             ready: VecDeque::new(),
             n_awaited: 0,
@@ -133,6 +139,7 @@ impl Scheduler {
         self.slots.next_turn();
         self.stats.turns += 1;
         self.poll();
+        self.retire_excess();
         self.wanted.clear();
         self.wanted.extend(routing.experts().map(|expert| ExpertKey { layer, expert }));
         self.settle_guesses(layer);
@@ -150,6 +157,40 @@ impl Scheduler {
         self.begin_guesses();
     }
 
+    /// From now on uses `n_slots` slots at most, and gives the memory of the others back to the system: the longest
+    /// unused ones, as soon as nobody reads them. A scheduler never uses more slots again.
+    ///
+    /// # Errors
+    /// [`SchedulerError::TooFewSlots`].
+    pub fn shrink(&mut self, n_slots: usize) -> Result<(), SchedulerError> {
+        if n_slots < N_SLOTS_MIN {
+            return Err(SchedulerError::TooFewSlots { n_slots, n_slots_min: N_SLOTS_MIN });
+        }
+        self.n_slots_max = self.n_slots_max.min(n_slots);
+        self.guesses.clear();
+        self.withdraw_guesses(None);
+        self.retire_excess();
+        Ok(())
+    }
+
+    /// Retires slots beyond the largest number that is allowed, as far as they are free.
+    fn retire_excess(&mut self) {
+        while self.slots.len() > self.n_slots_max {
+            let free = self.slots.oldest_first().find(|(_, slot)| slot.is_free());
+            let Some((slot, row)) = free else { return };
+            if row.resident().is_some() {
+                self.stats.evictions += 1;
+                self.stats.bytes_wasted += row.unused_bytes();
+            }
+            self.slots.retire(slot);
+            let lease = self.arena.try_write(slot);
+            let mut lease = lease.expect("a slot without readers is the scheduler's to write");
+            // A system that keeps the pages has them swapped out in time.
+            let _ = lease.release_pages();
+            self.retired.push(lease);
+        }
+    }
+
     /// What was counted so far.
     pub fn stats(&self) -> SchedulerStats {
         let unused: u64 = self.slots.oldest_first().map(|(_, slot)| slot.unused_bytes()).sum();
@@ -161,7 +202,7 @@ impl Scheduler {
         self.store.stats()
     }
 
-    /// Slots of the arena.
+    /// Slots that are in use or may be.
     pub fn n_slots(&self) -> usize {
         self.slots.len()
     }

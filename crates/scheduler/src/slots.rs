@@ -99,6 +99,7 @@ pub(crate) struct Slots {
     links: Vec<Link>,
     by_key: HashMap<ExpertKey, SlotIdx>,
     n_loading: usize,
+    n_retired: usize,
     turn: u64,
 }
 
@@ -112,11 +113,18 @@ impl Slots {
             links: (0..n_links).map(link).collect(),
             by_key: HashMap::with_capacity(n_slots),
             n_loading: 0,
+            n_retired: 0,
             turn: 0,
         }
     }
 
+    /// Slots that are in use or may be.
     pub(crate) fn len(&self) -> usize {
+        self.rows.len() - self.n_retired
+    }
+
+    /// The link that is no slot.
+    fn seam(&self) -> usize {
         self.rows.len()
     }
 
@@ -146,7 +154,7 @@ impl Slots {
 
     /// All slots, longest unused first.
     pub(crate) fn oldest_first(&self) -> impl Iterator<Item = (SlotIdx, &Slot)> {
-        let seam = self.len();
+        let seam = self.seam();
         std::iter::successors(Some(self.links[seam].newer), |&i| Some(self.links[i].newer))
             .take_while(move |&i| i != seam)
             .map(|i| (idx(i), &self.rows[i]))
@@ -220,15 +228,22 @@ impl Slots {
         self.make_oldest(slot);
     }
 
+    /// Takes the free `slot` out of the order for good: nobody finds it again.
+    pub(crate) fn retire(&mut self, slot: SlotIdx) {
+        self.vacate(slot);
+        self.unlink(slot.0 as usize);
+        self.n_retired += 1;
+    }
+
     fn make_newest(&mut self, slot: SlotIdx) {
         self.unlink(slot.0 as usize);
-        let seam = self.len();
+        let seam = self.seam();
         self.link_between(self.links[seam].older, slot.0 as usize, seam);
     }
 
     fn make_oldest(&mut self, slot: SlotIdx) {
         self.unlink(slot.0 as usize);
-        let seam = self.len();
+        let seam = self.seam();
         self.link_between(seam, slot.0 as usize, self.links[seam].newer);
     }
 

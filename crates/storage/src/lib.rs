@@ -14,6 +14,8 @@
 //!
 //! Never here: what a model computes, which expert should be read next.
 
+#[cfg(feature = "async")]
+pub mod async_store;
 pub mod backend;
 pub mod catalog;
 #[cfg(any(test, feature = "conformance"))]
@@ -31,6 +33,8 @@ pub mod store;
 #[cfg(test)]
 mod testing;
 
+#[cfg(feature = "async")]
+pub use async_store::AsyncExpertStore;
 pub use backend::{
     Completed, DirectFiles, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Priority, Read,
     ReadBackend, Tag,

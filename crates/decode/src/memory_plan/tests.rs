@@ -119,3 +119,18 @@ fn sizes_are_read_as_people_write_them() {
         assert!(parse_bytes(text).is_err(), "{text}");
     }
 }
+
+#[test]
+fn a_lower_budget_gives_up_slots_and_nothing_else() {
+    let shape = shape();
+    let plan = MemoryPlan::new(&input(&shape, Some(64 << 20), SlotWish::Fill)).unwrap();
+    let lower = plan.lowered(48 << 20).unwrap();
+    assert!(lower.n_slots < plan.n_slots && lower.total() <= 48 << 20);
+    assert!(lower.total() + lower.slot_bytes > 48 << 20, "no slot more would have fitted");
+    assert_eq!((lower.kv, lower.scratch, lower.rows_max), (plan.kv, plan.scratch, plan.rows_max));
+    assert_eq!(lower.lowered(64 << 20).unwrap(), lower, "a budget doesn't rise again");
+    let Err(DecodeError::Budget { smallest_bytes, .. }) = plan.lowered(1 << 20) else {
+        panic!("a mebibyte can't be enough")
+    };
+    assert_eq!(plan.lowered(smallest_bytes).unwrap().n_slots, N_SLOTS_MIN);
+}

@@ -334,3 +334,26 @@ fn a_guess_that_is_wanted_while_it_loads_was_used() {
     run_layer(&mut scheduler, 0, &routing(&[&[0]])).unwrap();
     assert_eq!(scheduler.stats().guesses_used, 1, "once");
 }
+
+/// Case 89: after the slots were made fewer, no miss brings them back.
+#[test]
+fn a_scheduler_that_was_shrunk_stays_small() {
+    let mut scheduler = scheduler(12, ChanceStore::new(5, 4, 32), Box::new(NoPredictor), CachePolicy::Lru);
+    for layer in 0..4 {
+        run_layer(&mut scheduler, layer, &routing(&[&[1, 2, 3, 4]])).unwrap();
+    }
+    let mut turn = scheduler.open_layer(LayerId(0), &routing(&[&[1]])).unwrap();
+    let kept = turn.next_ready().unwrap().unwrap();
+    drop(turn);
+    scheduler.shrink(3).unwrap();
+    assert_eq!(scheduler.n_slots(), 3);
+    for step in 0..100u16 {
+        let experts: Vec<u16> = (0..6).map(|i| (step * 5 + i) % 32).collect();
+        run_layer(&mut scheduler, step % 4, &routing(&[&experts])).unwrap();
+        assert!(scheduler.residents().count() + scheduler.n_loading() <= 3);
+    }
+    assert_eq!(kept.lease.bytes()[0], pattern(kept.key), "a lease keeps its bytes");
+    scheduler.shrink(8).unwrap();
+    assert_eq!(scheduler.n_slots(), 3, "slots don't come back");
+    assert!(matches!(scheduler.shrink(1), Err(SchedulerError::TooFewSlots { .. })));
+}

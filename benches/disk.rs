@@ -1,0 +1,345 @@
+//! Experts from a model's disk, cold, against a plain sequential read. Unit of work: the experts of one layer and token.
+//!
+//! ```text
+//! cargo bench -p forerun-benches --bench disk -- MODEL.gguf [PACKED.gguf ...] [--steps 48] [--rounds 5]
+//!     [--rows 1] [--trace NAME]
+//! ```
+//!
+//! Every round reads each model in each way, in turn; every step wants the top-k experts of one layer for some tokens
+//! (`--rows`), chosen at random or as a recorded trace has them (`NAME.json` and `NAME.bin`), and waits for all of them,
+//! as a token loop without a cache would. Direct reads can't come from the page cache; before a cached way reads, the
+//! pages of its file are dropped. `raw` reads as many bytes in one piece after the other, in file order, directly. The
+//! table has medians over the rounds, and each way's share of `raw` in the same round.
+//!
+//! Without arguments it goes over the small fixture once, which is only a test that it works.
+
+#![expect(clippy::print_stdout, reason = "a benchmark talks")]
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use std::{env, fs};
+
+use forerun_arena::{Arena, SlotIdx};
+use forerun_model::{Clock, ExpertKey, LayerId, ModelShape, Nanos, Routing, SystemClock};
+use forerun_sim::{Synthetic, Trace};
+use forerun_storage::{
+    Catalog, DirectFiles, ExpertStore, FileStore, Gguf, PreadBackend, PreadConfig, Priority, Read,
+    ReadBackend, StoreStats, Tag,
+};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/pico-q4_k_m.gguf");
+
+struct Args {
+    models: Vec<PathBuf>,
+    n_steps: usize,
+    n_rounds: usize,
+    n_rows: usize,
+    trace: Option<String>,
+}
+
+impl Args {
+    fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Self> {
+        let mut args = Self { models: Vec::new(), n_steps: 48, n_rounds: 5, n_rows: 1, trace: None };
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+            match word.as_str() {
+                // What cargo adds.
+                "--bench" | "--test" | "--nocapture" => {}
+                "--steps" => args.n_steps = value()?.parse()?,
+                "--rounds" => args.n_rounds = value()?.parse()?,
+                "--rows" => args.n_rows = value()?.parse()?,
+                "--trace" => args.trace = Some(value()?),
+                flag if flag.starts_with('-') => return Err(format!("there is no option {flag}").into()),
+                model => args.models.push(model.into()),
+            }
+        }
+        if args.models.is_empty() {
+            (args.models, args.n_steps, args.n_rounds) = (vec![FIXTURE.into()], 4, 1);
+        }
+        Ok(args)
+    }
+}
+
+/// A model, and where its experts are.
+struct Model {
+    name: String,
+    gguf: Gguf,
+    catalog: Arc<Catalog>,
+    top_k: usize,
+}
+
+impl Model {
+    fn open(path: &Path) -> Outcome<Self> {
+        let gguf = Gguf::open(path)?;
+        let shape = ModelShape::from_metadata(&gguf.metadata)?;
+        let catalog = Arc::new(Catalog::new(&shape, &gguf)?);
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { name, gguf, catalog, top_k: shape.moe.top_k })
+    }
+}
+
+/// Which experts the steps want.
+enum Source {
+    Random(Synthetic),
+    Recorded(Trace),
+}
+
+impl Source {
+    fn new(args: &Args, model: &Model) -> Outcome<Self> {
+        let Some(name) = &args.trace else {
+            let n_experts = u16::try_from(model.catalog.n_experts())?;
+            return Ok(Self::Random(Synthetic::new(7, n_experts, model.top_k, 0)));
+        };
+        let header = fs::read(format!("{name}.json"))?;
+        let trace = Trace::parse(&header, &fs::read(format!("{name}.bin"))?)?;
+        Ok(Self::Recorded(trace))
+    }
+
+    /// The experts of each step, which no two calls with other `first` have in common by plan.
+    fn steps(&mut self, model: &Model, first: usize, args: &Args) -> Vec<Vec<ExpertKey>> {
+        let n_layers = model.catalog.n_layers();
+        let (mut routing, mut row) = (Routing::default(), Routing::default());
+        (first..first + args.n_steps)
+            .map(|i| {
+                let layer = LayerId(u16::try_from(i % n_layers).expect("few layers"));
+                match self {
+                    Self::Random(random) => random.next(layer, args.n_rows, &mut routing),
+                    Self::Recorded(trace) => {
+                        let token = i / n_layers * args.n_rows;
+                        routing.reset(model.top_k);
+                        for offset in 0..args.n_rows {
+                            trace.routing((token + offset) % trace.n_tokens, layer, &mut row);
+                            let experts: Vec<_> = row.experts().map(|expert| (expert, 1.0)).collect();
+                            routing.push_row(&experts);
+                        }
+                        routing.group();
+                    }
+                }
+                routing.experts().map(|expert| ExpertKey { layer, expert }).collect()
+            })
+            .collect()
+    }
+}
+
+/// What one pass cost.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    seconds: f64,
+    cpu_seconds: f64,
+    bytes: u64,
+    n_experts: usize,
+    stats: StoreStats,
+}
+
+impl Cost {
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds / 1e9
+    }
+}
+
+/// Seconds of CPU that this process has used, on all cores, in user code and in the system.
+fn cpu_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    // USER_HZ is 100 on every Linux.
+    f64::from(u32::try_from(ticks).unwrap_or(u32::MAX)) / 100.0
+}
+
+fn timed(work: impl FnOnce() -> Outcome<Cost>) -> Outcome<Cost> {
+    let (start, cpu) = (Instant::now(), cpu_seconds());
+    let cost = work()?;
+    Ok(Cost { seconds: start.elapsed().as_secs_f64(), cpu_seconds: cpu_seconds() - cpu, ..cost })
+}
+
+/// Reads the experts of every step through `backend`.
+fn experts(model: &Model, backend: Box<dyn ReadBackend>, steps: &[Vec<ExpertKey>]) -> Outcome<Cost> {
+    let mut store = FileStore::new(Arc::clone(&model.catalog), model.gguf.files().clone(), backend);
+    let n_slots = steps.iter().map(Vec::len).max().unwrap_or(0).clamp(2, 64);
+    let arena = Arena::new(n_slots, store.slot_bytes())?;
+    touch(&arena);
+    timed(|| {
+        let (mut done, mut n_experts) = (Vec::new(), 0);
+        for step in steps.iter().flat_map(|step| step.chunks(n_slots)) {
+            for (slot, key) in (0..).map(SlotIdx).zip(step) {
+                let lease = arena.try_write(slot).ok_or("a slot is still leased")?;
+                let begun = store.begin(*key, lease, Priority::Demand);
+                begun.map_err(|refused| format!("{key}: {:?}", refused.reason))?;
+            }
+            store.start();
+            while done.len() < step.len() {
+                store.wait(Nanos::MAX, &mut done);
+            }
+            for fetched in done.drain(..) {
+                fetched.result?;
+                n_experts += 1;
+            }
+        }
+        let stats = store.stats();
+        Ok(Cost { bytes: stats.read_bytes, n_experts, stats, ..Cost::default() })
+    })
+}
+
+/// Reads `bytes` bytes in pieces of a record, one after the other from a place of its own.
+fn raw(model: &Model, direct: &DirectFiles, bytes: u64, round: usize) -> Outcome<Cost> {
+    let files = model.gguf.files();
+    let piece = model.catalog.slot_bytes(direct.align_bytes()).next_multiple_of(4096);
+    let (arena, clock) = (Arena::new(1, piece)?, Arc::new(SystemClock::new()) as Arc<dyn Clock>);
+    touch(&arena);
+    let config = PreadConfig { n_threads: 1, depth: 1 };
+    let mut backend = PreadBackend::direct(files, direct.clone(), config, clock)?;
+    let len = files.files()[0].len_bytes;
+    let start = (len / 11 * (round as u64 % 10)) / 4096 * 4096;
+    timed(|| {
+        let (mut at, mut left, mut done) = (start, bytes, Vec::new());
+        while left > 0 {
+            let window = arena.try_write(SlotIdx(0)).ok_or("the slot is leased")?.window(0..piece);
+            let read = Read {
+                tag: Tag(at),
+                priority: Priority::Demand,
+                file: 0,
+                offset_bytes: at,
+                windows: vec![window],
+            };
+            backend.submit(read).map_err(|_| "an idle backend refused a read")?;
+            backend.wait(Nanos::MAX, &mut done);
+            let n = done.pop().ok_or("nothing came back")?.result?;
+            left = left.saturating_sub(n);
+            at = if at + n >= len { 0 } else { at + n };
+        }
+        Ok(Cost { bytes, ..Cost::default() })
+    })
+}
+
+/// Makes the slots resident, so that no way pays for pages that others find.
+fn touch(arena: &Arena) {
+    for slot in (0..).map(SlotIdx).take(arena.n_slots()) {
+        if let Some(mut lease) = arena.try_write(slot) {
+            lease.bytes_mut().fill(1);
+        }
+    }
+}
+
+/// Drops the pages of a model's files from the page cache.
+#[cfg(target_os = "linux")]
+fn drop_pages(model: &Model) -> Outcome<()> {
+    use rustix::fs::{Advice, fadvise};
+    for file in model.gguf.files().files() {
+        let file = fs::File::open(&file.path)?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn drop_pages(_model: &Model) -> Outcome<()> {
+    Err("cold cached reads are measured on Linux only".into())
+}
+
+/// One way to read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Raw,
+    Pread(usize),
+    Cached,
+}
+
+impl Way {
+    const ALL: [Self; 5] = [Self::Raw, Self::Pread(1), Self::Pread(2), Self::Pread(4), Self::Cached];
+
+    fn name(self) -> String {
+        match self {
+            Self::Raw => "raw, sequential".into(),
+            Self::Pread(n) => format!("pread, direct, {n} threads"),
+            Self::Cached => "pread, cached, 4 threads".into(),
+        }
+    }
+
+    fn run(self, model: &Model, steps: &[Vec<ExpertKey>], round: usize) -> Outcome<Option<Cost>> {
+        let (files, clock) = (model.gguf.files(), Arc::new(SystemClock::new()));
+        let direct = match DirectFiles::open(files) {
+            Ok(direct) => direct,
+            Err(why) if self == Self::Raw => {
+                eprintln!("{}: no direct reads: {why}", model.name);
+                return Ok(None);
+            }
+            Err(_) if self != Self::Cached => return Ok(None),
+            Err(why) => return Err(why.into()),
+        };
+        let backend: Box<dyn ReadBackend> = match self {
+            Self::Raw => {
+                let placed = steps.iter().flatten().filter_map(|key| model.catalog.placement(*key, 512));
+                let bytes = placed.map(|placement| placement.read_bytes()).sum();
+                return raw(model, &direct, bytes, round).map(Some);
+            }
+            Self::Pread(n_threads) => {
+                let config = PreadConfig { n_threads, ..PreadConfig::default() };
+                Box::new(PreadBackend::direct(files, direct, config, clock)?)
+            }
+            Self::Cached => {
+                drop_pages(model)?;
+                Box::new(PreadBackend::new(files, PreadConfig::default(), clock)?)
+            }
+        };
+        experts(model, backend, steps).map(Some)
+    }
+}
+
+fn main() -> Outcome<()> {
+    let args = Args::parse(env::args().skip(1))?;
+    let models: Vec<Model> = args.models.iter().map(|path| Model::open(path)).collect::<Outcome<_>>()?;
+    let mut sources: Vec<Source> =
+        models.iter().map(|model| Source::new(&args, model)).collect::<Outcome<_>>()?;
+    // By model and way, one for each round.
+    let mut costs = vec![vec![Vec::new(); Way::ALL.len()]; models.len()];
+    let mut first = 0;
+    for round in 0..args.n_rounds {
+        for ((model, source), costs) in models.iter().zip(&mut sources).zip(&mut costs) {
+            for (i, way) in Way::ALL.into_iter().enumerate() {
+                let steps = source.steps(model, first, &args);
+                first += args.n_steps;
+                if let Some(cost) = way.run(model, &steps, round * Way::ALL.len() + i)? {
+                    costs[i].push(cost);
+                }
+            }
+        }
+    }
+    for (model, costs) in models.iter().zip(&costs) {
+        report(model, costs);
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
+fn report(model: &Model, costs: &[Vec<Cost>]) {
+    println!("\n{}\n", model.name);
+    println!("| way | GB/s | of raw | CPU of a core | reads an expert | merged |");
+    println!("|---|---|---|---|---|---|");
+    for (way, costs_of_way) in Way::ALL.into_iter().zip(costs) {
+        if costs_of_way.is_empty() {
+            continue;
+        }
+        let rate = median(costs_of_way.iter().map(Cost::rate));
+        let share = median(costs_of_way.iter().zip(&costs[0]).map(|(cost, raw)| cost.rate() / raw.rate()));
+        let cpu = median(costs_of_way.iter().map(|cost| cost.cpu_seconds / cost.seconds));
+        let sum = |of: fn(&Cost) -> u64| costs_of_way.iter().map(of).sum::<u64>() as f64;
+        let n_experts = sum(|cost| cost.n_experts as u64).max(1.0);
+        let (reads, merged) = (sum(|cost| cost.stats.n_reads), sum(|cost| cost.stats.n_merged));
+        let counts = match way {
+            Way::Raw => "| |".to_owned(),
+            _ => format!("{:.3} | {:.1} %", reads / n_experts, 100.0 * merged / reads.max(1.0)),
+        };
+        println!("| {} | {rate:.2} | {:.1} % | {:.1} % | {counts} |", way.name(), share * 100.0, cpu * 100.0);
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
