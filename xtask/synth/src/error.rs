@@ -57,6 +57,9 @@ pub(crate) enum SynthError {
     /// A key of the tokenizer's file.
     #[error("the tokenizer's file has no usable `{key}`")]
     Tokenizer { key: &'static str },
+    /// Ids of a trace are bytes.
+    #[error("routings among {found} experts can't be measured, at most {max} can; --measure 0 only writes")]
+    TooManyExperts { found: usize, max: usize },
     /// More is asked for than there is.
     #[error("{wanted} tokens can't be measured; the script has {n_script} and the context {context}")]
     TooLong { wanted: usize, n_script: usize, context: usize },

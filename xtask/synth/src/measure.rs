@@ -23,6 +23,9 @@ use crate::model::{FIRST_TOKEN, N_SCRIPT};
 /// Most memory for experts; hits and misses change no routing.
 const SLOTS_BYTES_MAX: usize = 3 << 30;
 
+/// Most experts whose ids fit a trace.
+const EXPERTS_MAX: usize = 256;
+
 /// What a walk leaves.
 #[derive(Debug)]
 pub(crate) struct Walk {
@@ -98,6 +101,9 @@ impl Rig {
         if n_tokens > n_script.min(shape.context_max) {
             let context = shape.context_max;
             return Err(SynthError::TooLong { wanted: n_tokens, n_script, context });
+        }
+        if shape.moe.n_experts > EXPERTS_MAX {
+            return Err(SynthError::TooManyExperts { found: shape.moe.n_experts, max: EXPERTS_MAX });
         }
         let catalog = Arc::new(Catalog::new(&shape, &gguf)?);
         let resident = Resident::load(&shape, &gguf, ResidentMode::Mapped)?;

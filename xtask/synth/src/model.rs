@@ -75,10 +75,10 @@ mod tests {
     use super::*;
     use crate::measure::walk;
 
-    /// A model of four small layers in `folder`, with a hundred script tokens.
+    /// A model of four small layers in `folder`, with fifty script tokens.
     fn tiny(folder: &Path, name: &str, more: &[&str]) -> Args {
         let out = folder.join(name);
-        let numbers = ["--shape", "pico", "--layers", "4", "--experts-per-layer", "8", "--script", "100"];
+        let numbers = ["--shape", "pico", "--layers", "4", "--experts-per-layer", "8", "--script", "50"];
         let program = ["synth", "--out", out.to_str().unwrap()];
         Args::try_parse_from(program.iter().chain(&numbers).chain(more)).unwrap()
     }
@@ -90,8 +90,8 @@ mod tests {
             let args = tiny(folder.path(), recipe, &["--quant", recipe, "--threads", "1"]);
             let bytes = create(&args).unwrap();
             assert_eq!(std::fs::metadata(&args.out).unwrap().len(), bytes);
-            let walk = walk(&args, 100).unwrap();
-            assert_eq!(walk.n_followed, 100, "{recipe}");
+            let walk = walk(&args, 50).unwrap();
+            assert_eq!(walk.n_followed, 50, "{recipe}");
         }
     }
 
@@ -127,7 +127,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let args = tiny(folder.path(), "a", &[]);
         create(&args).unwrap();
-        let error = walk(&args, 101).unwrap_err();
-        assert!(matches!(error, SynthError::TooLong { wanted: 101, n_script: 100, .. }), "{error}");
+        let error = walk(&args, 51).unwrap_err();
+        assert!(matches!(error, SynthError::TooLong { wanted: 51, n_script: 50, .. }), "{error}");
     }
 }
