@@ -1,8 +1,11 @@
 //! The command line.
 
+mod copy;
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+pub(crate) use copy::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs, VerifyArgs};
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
 
 use crate::pull::{Wish, revision};
@@ -23,6 +26,12 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Says what a model file holds.
     Inspect(InspectArgs),
+    /// Writes a copy whose experts each lie in one piece: faster to read on most disks.
+    Pack(PackArgs),
+    /// Writes the ordinary file that a packed one was made from.
+    Unpack(UnpackArgs),
+    /// Checks that a file is whole, or holds the same model as another one.
+    Verify(VerifyArgs),
     /// Downloads a model from a Hugging Face Hub, and prints where it is
     Pull(PullArgs),
 }

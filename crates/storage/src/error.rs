@@ -1,11 +1,13 @@
-//! What can go wrong, in three enums for three audiences: [`StoreError`] for who fetches experts while a model runs,
-//! [`OpenError`] for who opens a model, [`HeaderError`] (inside it) for who wants to know which part of a header is bad.
+//! What can go wrong, in four enums for four audiences: [`StoreError`] for who fetches experts while a model runs,
+//! [`OpenError`] for who opens a model, [`PackError`] for who packs one, [`HeaderError`] (inside it) for who wants to know which part of a header is bad.
 
 mod header;
 mod open;
+mod pack;
 
 pub use header::HeaderError;
 pub use open::OpenError;
+pub use pack::PackError;
 
 use std::io;
 use std::path::PathBuf;

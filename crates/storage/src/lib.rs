@@ -28,6 +28,7 @@ pub mod gguf;
 pub mod merge;
 pub mod packed;
 pub mod placement;
+pub mod repack;
 pub mod resident;
 pub mod store;
 #[cfg(test)]
@@ -40,7 +41,7 @@ pub use backend::{
     ReadBackend, Tag,
 };
 pub use catalog::{ByteRange, Catalog, Record};
-pub use error::{HeaderError, OpenError, StoreError};
+pub use error::{HeaderError, OpenError, PackError, StoreError};
 pub use file_store::{FileStore, StoreConfig, Verify};
 pub use files::{Content, DataFile, FileSet};
 pub use gguf::{Gguf, Metadata, TensorInfo};

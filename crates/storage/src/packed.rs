@@ -45,15 +45,15 @@ pub(crate) fn record_bytes(layout: &ExpertLayout) -> u64 {
 
 /// The checksum of the padded record of `parts`: what its bytes in the file must have.
 pub(crate) fn record_crc32c(layout: &ExpertLayout, parts: [&[u8]; 3]) -> u32 {
+    const ZEROS: [u8; 4096] = [0; 4096];
     let [_, up, down] = part_offsets(layout).map(u64::from);
     let ends = [up, down, record_bytes(layout)];
     let (mut crc, mut at) = (0, 0);
     for (part, end) in parts.into_iter().zip(ends) {
         crc = crc32c::crc32c_append(crc, part);
         at += part.len() as u64;
-        let zeros = [0; RECORD_ALIGN_BYTES as usize];
         // Less than one alignment, since the parts have their layout's lengths.
-        crc = crc32c::crc32c_append(crc, &zeros[..usize::try_from(end - at).unwrap_or(0)]);
+        crc = crc32c::crc32c_append(crc, &ZEROS[..usize::try_from(end - at).unwrap_or(0)]);
         at = end;
     }
     crc

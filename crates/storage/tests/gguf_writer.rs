@@ -115,6 +115,7 @@ fn what_no_file_can_hold_is_refused() {
         let error = HeaderWriter::new(Vec::new(), vec![spec(sizes)]).unwrap_err().to_string();
         assert!(error.contains("`huge`"), "{error}");
     }
+    assert!(HeaderWriter::new(Vec::new(), vec![spec(&[4]), spec(&[8])]).is_err(), "two of one name");
     let entries = vec![("general.alignment".to_owned(), Value::U32(48))];
     assert!(HeaderWriter::new(entries, vec![spec(&[4])]).is_err());
     assert!(Dims::new(&[]).is_none() && Dims::new(&[1; 5]).is_none());

@@ -1,5 +1,6 @@
 //! Writes the header of a version 3 file: first the layout, so that every offset is known, then the bytes as a stream.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 use forerun_model::QuantType;
@@ -43,11 +44,16 @@ impl HeaderWriter {
     /// Lays out `tensors`, aligned as `general.alignment` of `entries` says, or to 32 bytes.
     ///
     /// # Errors
-    /// [`HeaderError`] names a tensor whose size no file can have, or an alignment that can't be used.
+    /// [`HeaderError`] names a tensor whose size no file can have, one that occurs twice, or an alignment that can't be
+    /// used.
     pub fn new(entries: Vec<(String, Value)>, tensors: Vec<TensorSpec>) -> Result<Self, HeaderError> {
         let alignment = alignment_of(entries.iter().find(|e| e.0 == "general.alignment").map(|e| &e.1))?;
         let (mut offsets_bytes, mut end_bytes) = (Vec::with_capacity(tensors.len()), 0_u64);
+        let mut names = HashSet::with_capacity(tensors.len());
         for tensor in &tensors {
+            if !names.insert(&tensor.name) {
+                return Err(HeaderError::DuplicateTensor { name: tensor.name.clone() });
+            }
             let len_bytes = tensor_bytes(&tensor.name, tensor.quant, tensor.dims)?;
             let start = end_bytes.checked_next_multiple_of(alignment);
             let end = start.and_then(|start| start.checked_add(len_bytes)).filter(|end| *end < 1 << 62);
@@ -59,11 +65,14 @@ impl HeaderWriter {
             end_bytes = end;
         }
         let mut header = Self { entries, tensors, offsets_bytes, data_start_bytes: 0, file_bytes: 0 };
-        let mut counted = Counted(0);
-        header.write_fields(&mut counted).expect("counting bytes can't fail");
-        header.data_start_bytes = counted.0.next_multiple_of(alignment);
+        header.data_start_bytes = header.fields_bytes().next_multiple_of(alignment);
         header.file_bytes = header.data_start_bytes + end_bytes;
         Ok(header)
+    }
+
+    /// Whether there is an entry of that key.
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.0 == key)
     }
 
     /// The tensors, in the order of their data.
@@ -105,11 +114,15 @@ impl HeaderWriter {
     /// # Errors
     /// Those of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut counted = Counted(0);
-        self.write_fields(&mut counted)?;
         self.write_fields(out)?;
-        let padding = self.data_start_bytes - counted.0;
+        let padding = self.data_start_bytes - self.fields_bytes();
         io::copy(&mut io::Read::take(io::repeat(0), padding), out).map(drop)
+    }
+
+    fn fields_bytes(&self) -> u64 {
+        let mut counted = Counted(0);
+        self.write_fields(&mut counted).expect("counting bytes can't fail");
+        counted.0
     }
 
     fn write_fields(&self, out: &mut impl Write) -> io::Result<()> {
