@@ -258,7 +258,7 @@ mod tests {
         let tensors = tensors("qwen3.5-35b-a3b");
         assert_eq!(tensors.len(), 733);
         let bytes: u64 = tensors.iter().map(Tensor::len_bytes).sum();
-        assert_eq!(bytes * 100 >> 20, 2_017_571, "what llama-quantize says, in hundredths of MiB");
+        assert_eq!((bytes * 100) >> 20, 2_017_571, "what llama-quantize says, in hundredths of MiB");
     }
 
     #[test]
