@@ -2,6 +2,7 @@
 
 mod copy;
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Downloads a model from a Hugging Face Hub, and prints where it is
     Pull(PullArgs),
+    /// Measures the disk of a model file.
+    Probe(ProbeArgs),
 }
 
 /// What every command that runs a model takes.
@@ -58,6 +61,10 @@ pub(crate) struct ModelArgs {
     /// How experts are read
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     pub(crate) io: Io,
+
+    /// Most that the disk is let give, such as 1GB/s, to stand for another device's flash
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) disk_limit: Option<NonZeroU64>,
 
     /// Compares every expert that is read with its checksum; packed files have them
     #[arg(long)]
@@ -215,6 +222,32 @@ pub(crate) struct PullArgs {
     pub(crate) json: bool,
 }
 
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ProbeArgs {
+    /// Model file (GGUF), any shard of a split one, or its folder
+    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Length of the reads, such as 1MiB; default: the longest range of the model's experts
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) record: Option<u64>,
+
+    /// Measures as if the disk gave no more than this, such as 1GB/s
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) disk_limit: Option<NonZeroU64>,
+
+    /// Does not keep the result for later runs
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+
+    /// Prints one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The same as --model
+    pub(crate) file: Option<PathBuf>,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Io {
     /// Chosen for the file, with a reason
@@ -268,6 +301,13 @@ pub(crate) enum ThinkingName {
     Off,
 }
 
+/// Bytes a second: a size, with `/s` or without.
+fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
+    let size = text.trim().strip_suffix("/s").unwrap_or(text);
+    let wrong = |_| format!("`{text}` is not a rate; write for example 1GB/s, 1.5GiB/s or 800MB/s");
+    parse_bytes(size).map_err(wrong)?.try_into().map_err(|_| "a rate of 0 would never end".to_owned())
+}
+
 fn temperature(text: &str) -> Result<f32, String> {
     setting(text, |config| &mut config.temperature)
 }
@@ -309,5 +349,21 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn rates_are_sizes_a_second() {
+        let check =
+            |text: &str, expect: u64| assert_eq!(parse_rate(text).map(NonZeroU64::get), Ok(expect), "{text}");
+        check("1GB/s", 1_000_000_000);
+        check("800MB/s", 800_000_000);
+        check("1.5GiB/s", 3 << 29);
+        check("200 kB/s", 200_000);
+        check("1GB", 1_000_000_000);
+        check("123456", 123_456);
+        for wrong in ["", "/s", "0", "0GB/s", "fast", "1GB/h", "-1GB/s", "1GB/s/s"] {
+            let error = parse_rate(wrong).unwrap_err();
+            assert!(error.contains("is not a rate"), "{error}");
+        }
     }
 }

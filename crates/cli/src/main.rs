@@ -11,6 +11,7 @@ mod inspect;
 mod interrupt;
 mod load;
 mod pack;
+mod probe;
 mod progress;
 mod pull;
 mod run;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Unpack(args) => pack::unpack(args),
         Command::Verify(args) => verify::verify(args),
         Command::Pull(args) => pull::pull(args),
+        Command::Probe(args) => probe::run(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

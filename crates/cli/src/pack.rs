@@ -21,6 +21,7 @@ use crate::say::say;
 
 /// Packs a model, or packs a packed one anew.
 pub(crate) fn pack(args: &PackArgs) -> Result<Outcome, Box<dyn Error>> {
+    let interrupt = Interrupt::install()?;
     let source = Gguf::open(&args.source)?;
     let target = args.target.clone().unwrap_or_else(|| default_target(&source));
     let mut settings = settings(&args.copy);
@@ -36,14 +37,15 @@ pub(crate) fn pack(args: &PackArgs) -> Result<Outcome, Box<dyn Error>> {
             "order: a token's experts lie in {after:.2} runs a layer, {before:.2} in the order of their ids"
         );
     }
-    work(job, "packing", &target, &args.copy.talk)
+    work(job, "packing", &target, &args.copy.talk, &interrupt)
 }
 
 /// Writes the file that a packed one was made from.
 pub(crate) fn unpack(args: &UnpackArgs) -> Result<Outcome, Box<dyn Error>> {
+    let interrupt = Interrupt::install()?;
     let source = Gguf::open(&args.source)?;
     let job = repack::unpack(&source, &args.target, &settings(&args.copy))?;
-    work(job, "unpacking", &args.target, &args.copy.talk)
+    work(job, "unpacking", &args.target, &args.copy.talk, &interrupt)
 }
 
 fn settings(args: &CopyArgs) -> Settings {
@@ -74,8 +76,8 @@ fn work(
     title: &'static str,
     target: &Path,
     talk: &TalkArgs,
+    interrupt: &Interrupt,
 ) -> Result<Outcome, Box<dyn Error>> {
-    let interrupt = Interrupt::install()?;
     let (start, begun) = (Instant::now(), job.progress());
     if begun.resumed_bytes > 0 && !talk.quiet {
         say!("going on after {} that an earlier run wrote", bytes_text(begun.resumed_bytes));

@@ -6,6 +6,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
+use forerun_storage::Gguf;
 use support::shards::Copy;
 use support::{failure, fixture, forerun, json, output};
 
@@ -79,8 +80,8 @@ fn verify_names_what_is_damaged() {
     let said = output(&["verify", text(&source)]);
     assert!(said.status.success() && String::from_utf8(said.stderr).unwrap().contains("no checksums"));
     let mut bytes = std::fs::read(&packed).unwrap();
-    // Somewhere in the experts of the last layer.
-    let at = bytes.len() - 100_000;
+    let experts = Gguf::open(&packed).unwrap().tensor("blk.3.ffn_experts.packed").unwrap().offset_bytes;
+    let at = usize::try_from(experts).unwrap() + 10;
     bytes[at] ^= 0x40;
     std::fs::write(&packed, &bytes).unwrap();
     let (code, words) = failure(&["verify", text(&packed)]);

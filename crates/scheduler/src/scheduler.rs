@@ -9,7 +9,9 @@
 //! the caller holds them all and gets [`SchedulerError::AllSlotsLeased`]. Guesses never hold a slot for longer than
 //! their own read, and none is begun while `queue` isn't empty.
 
+mod guesses;
 mod landing;
+mod shrink;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -157,40 +159,6 @@ impl Scheduler {
         self.begin_guesses();
     }
 
-    /// From now on uses `n_slots` slots at most, and gives the memory of the others back to the system: the longest
-    /// unused ones, as soon as nobody reads them. A scheduler never uses more slots again.
-    ///
-    /// # Errors
-    /// [`SchedulerError::TooFewSlots`].
-    pub fn shrink(&mut self, n_slots: usize) -> Result<(), SchedulerError> {
-        if n_slots < N_SLOTS_MIN {
-            return Err(SchedulerError::TooFewSlots { n_slots, n_slots_min: N_SLOTS_MIN });
-        }
-        self.n_slots_max = self.n_slots_max.min(n_slots);
-        self.guesses.clear();
-        self.withdraw_guesses(None);
-        self.retire_excess();
-        Ok(())
-    }
-
-    /// Retires slots beyond the largest number that is allowed, as far as they are free.
-    fn retire_excess(&mut self) {
-        while self.slots.len() > self.n_slots_max {
-            let free = self.slots.oldest_first().find(|(_, slot)| slot.is_free());
-            let Some((slot, row)) = free else { return };
-            if row.resident().is_some() {
-                self.stats.evictions += 1;
-                self.stats.bytes_wasted += row.unused_bytes();
-            }
-            self.slots.retire(slot);
-            let lease = self.arena.try_write(slot);
-            let mut lease = lease.expect("a slot without readers is the scheduler's to write");
-            // A system that keeps the pages has them swapped out in time.
-            let _ = lease.release_pages();
-            self.retired.push(lease);
-        }
-    }
-
     /// What was counted so far.
     pub fn stats(&self) -> SchedulerStats {
         let unused: u64 = self.slots.oldest_first().map(|(_, slot)| slot.unused_bytes()).sum();
@@ -279,36 +247,6 @@ impl Scheduler {
         self.slots.promise(slot);
     }
 
-    /// The guesses of `layer` are over: those that were right become demands, and those that were wrong are taken back
-    /// unless their reading has begun.
-    fn settle_guesses(&mut self, layer: LayerId) {
-        let Self { wanted, slots, store, .. } = self;
-        for &key in &*wanted {
-            let slot = slots.find(key).map(|slot| slots.get(slot));
-            if slot.is_some_and(|slot| slot.is_loading() && slot.origin == Origin::Guess) {
-                store.promote(key);
-            }
-        }
-        self.withdraw_guesses(Some(layer));
-    }
-
-    /// Takes back guesses whose reading hasn't begun; says whether there were any.
-    fn withdraw_guesses(&mut self, layer: Option<LayerId>) -> bool {
-        let mut withdrawn = std::mem::take(&mut self.withdrawn);
-        self.store.withdraw_guesses(layer, &mut withdrawn);
-        let any = !withdrawn.is_empty();
-        self.store_full &= !any;
-        for Withdrawn { key, lease } in withdrawn.drain(..) {
-            let slot = lease.slot();
-            debug_assert_eq!(self.slots.get(slot).key, key, "a store gives back what was begun");
-            drop(lease);
-            self.slots.vacate(slot);
-            self.stats.guesses_withdrawn += 1;
-        }
-        self.withdrawn = withdrawn;
-        any
-    }
-
     /// Begins reads from the front of the queue while there are slots and the store takes them.
     fn begin_queued(&mut self) -> Result<(), SchedulerError> {
         let begun = self.begin_demands();
@@ -337,25 +275,6 @@ impl Scheduler {
             }
         }
         Ok(())
-    }
-
-    /// Begins to read guesses when nothing that was asked for is left to begin. A guess that the store knows
-    /// nothing of is dropped.
-    fn begin_guesses(&mut self) {
-        let room = |slots: &Slots, depth: usize| slots.n_loading() < depth;
-        if self.guesses.is_empty() || !self.queue.is_empty() || !room(&self.slots, self.depth_seen) {
-            return;
-        }
-        plan(&self.slots, &[], &self.guesses, &mut self.moves);
-        for i in 0..self.moves.len() {
-            let Move::Guess { key, slot } = self.moves[i] else { continue };
-            let refused = matches!(self.begin(key, slot, Origin::Guess), Ok(false));
-            if refused || !room(&self.slots, self.depth_seen) {
-                break;
-            }
-            self.guesses.retain(|guess| guess.key != key);
-        }
-        self.store.start();
     }
 
     /// Empties `slot` and has the store fill it with `key`; `false` when the store's queue is full.

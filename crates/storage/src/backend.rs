@@ -5,11 +5,13 @@ pub mod memory;
 pub mod mmap;
 pub mod pread;
 pub(crate) mod queue;
+pub mod throttle;
 
 pub use direct::DirectFiles;
 pub use memory::MemoryBackend;
 pub use mmap::MmapBackend;
 pub use pread::{PreadBackend, PreadConfig};
+pub use throttle::Throttled;
 
 use std::io::{self, IoSliceMut};
 

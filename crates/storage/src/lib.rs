@@ -28,6 +28,7 @@ pub mod gguf;
 pub mod merge;
 pub mod packed;
 pub mod placement;
+pub mod probe;
 pub mod repack;
 pub mod resident;
 pub mod store;
@@ -38,7 +39,7 @@ mod testing;
 pub use async_store::AsyncExpertStore;
 pub use backend::{
     Completed, DirectFiles, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Priority, Read,
-    ReadBackend, Tag,
+    ReadBackend, Tag, Throttled,
 };
 pub use catalog::{ByteRange, Catalog, Record};
 pub use error::{HeaderError, OpenError, PackError, StoreError};
@@ -47,5 +48,6 @@ pub use files::{Content, DataFile, FileSet};
 pub use gguf::{Gguf, Metadata, TensorInfo};
 pub use merge::MergeLimits;
 pub use placement::{Placed, Placement};
+pub use probe::{ProbeCache, ProbeConfig, ProbeReport, probe};
 pub use resident::{Resident, ResidentMode, ResidentTensor};
 pub use store::{ExpertStore, Fetched, Filled, Refused, RefusedReason, StoreStats, Withdrawn};
