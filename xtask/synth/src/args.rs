@@ -11,7 +11,7 @@ use crate::recipe::Recipe;
 /// Writes a model with real geometry and random weights whose greedy reader walks a script, and measures its routing.
 ///
 /// The script's tokens are `<|s0000|>`, `<|s0001|>` and so on, to be named in prompts that are sent raw. An engine
-/// that decodes greedily from any of them meets the same routing as every other.
+/// that decodes greedily from any of them reads the same tokens, and meets the same routing but for its rounding.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask synth", bin_name = "cargo xtask synth", max_term_width = 100)]
 pub(crate) struct Args {

@@ -2,7 +2,7 @@
 //! a trained model's, so that anyone can measure at full scale without a download.
 //!
 //! Data passes from the command line ([`args`]) through numbers ([`geometry`], [`knobs`], [`sizes`]) to a list of
-//! tensors ([`plan`]), which is streamed to disk ([`write`]). A package of its own, so that the other chores needn't
+//! tensors ([`plan`]), which is streamed to disk ([`mod@write`]). A package of its own, so that the other chores needn't
 //! build the engine.
 //!
 //! Never here: training, or weights that mean anything.
