@@ -71,6 +71,12 @@ const TASKS: &[Task] = &[
         about: "benchmarks, all or those whose name holds FILTER",
         run: bench,
     },
+    Task {
+        name: "synth",
+        args: "--out FILE …",
+        about: "a full-size model with random weights, and its routing's statistics; --help lists the rest",
+        run: synth,
+    },
 ];
 
 fn main() -> ExitCode {
@@ -101,6 +107,13 @@ fn ci(_: &[String]) -> Result<(), ChoreError> {
 
 fn bench(filter: &[String]) -> Result<(), ChoreError> {
     run(cargo(&["bench", "--package", "forerun-benches", "--benches", "--"]).args(filter))
+}
+
+/// A package of its own, with optimisation: it needs the whole engine, and no other chore should wait for that. It
+/// runs where the caller is, since it is given paths.
+fn synth(args: &[String]) -> Result<(), ChoreError> {
+    let mut command = cargo(&["run", "--quiet", "--release", "--package", "xtask-synth", "--"]);
+    run(command.args(args).current_dir("."))
 }
 
 fn usage(tasks: &[Task]) -> String {

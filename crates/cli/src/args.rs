@@ -252,6 +252,8 @@ pub(crate) struct ProbeArgs {
 pub(crate) enum Io {
     /// Chosen for the file, with a reason
     Auto,
+    /// Linux's io_uring, past the page cache; pread where that can't be had
+    Uring,
     /// Positioned reads on a few threads, past the page cache where the file system allows it
     Pread,
     /// Positioned reads on a few threads, through the page cache
@@ -266,6 +268,7 @@ impl From<Io> for IoChoice {
     fn from(io: Io) -> Self {
         match io {
             Io::Auto => Self::Auto,
+            Io::Uring => Self::Uring,
             Io::Pread => Self::Pread,
             Io::Cached => Self::Cached,
             Io::Mmap => Self::Mmap,

@@ -122,14 +122,13 @@ impl Engine {
             Some(scheduler) => scheduler,
             None => Scheduler::new(SchedulerConfig {
                 arena: Arena::new(plan.n_slots, catalog.slot_bytes(io.align_bytes))?,
-                store: parts::store(catalog, &gguf, io, &clock)?,
+                store: parts::store(catalog, &gguf, io, &clock, &mut decisions)?,
                 predictor,
                 policy: parts::policy(config.slots),
                 clock: Arc::clone(&clock),
             })?,
         };
         let steps = StepLoop::new(&shape, lookahead);
-        let (output, rows) = (StepOutput::default(), Vec::new());
         Ok(Self {
             shape,
             tokenizer,
@@ -140,12 +139,12 @@ impl Engine {
             backend,
             scheduler,
             steps,
-            output,
+            output: StepOutput::default(),
             plan,
             rates,
             decisions,
             clock,
-            rows,
+            rows: Vec::new(),
             epoch: 0,
         })
     }

@@ -15,8 +15,8 @@ use forerun_storage::{Catalog, Gguf};
 use proptest::prelude::*;
 use support::{config, fixture, ids, json};
 
-const EVERY_IO: [IoChoice; 5] =
-    [IoChoice::Auto, IoChoice::Pread, IoChoice::Cached, IoChoice::Memory, IoChoice::Mmap];
+const EVERY_IO: [IoChoice; 6] =
+    [IoChoice::Auto, IoChoice::Uring, IoChoice::Pread, IoChoice::Cached, IoChoice::Memory, IoChoice::Mmap];
 
 /// A prompt, and the tokens that are decoded one by one after it.
 type Text = (Vec<TokenId>, Vec<TokenId>);

@@ -15,7 +15,8 @@ use forerun_decode::{
 use forerun_model::{ModelShape, TokenId};
 use forerun_scheduler::SchedulerError;
 use forerun_sim::{Faults, FlashHandle, Machine};
-use forerun_storage::{Catalog, Gguf};
+use forerun_storage::repack::{Settings, pack};
+use forerun_storage::{Catalog, Gguf, Verify};
 use support::{config, fixture};
 
 /// Tiny-b over simulated flash with few slots.
@@ -142,4 +143,38 @@ fn damaged_experts_are_never_answered() {
             assert!(seen, "{name} {backend:?}: {result:?}");
         }
     }
+}
+
+/// Bits that the flash flips are seen by the checksums of a packed file, read again, and change nothing.
+#[test]
+fn flipped_bits_are_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let packed = folder.path().join("packed.gguf");
+    let source = Gguf::open(&fixture("tiny-b-q3_k_m.gguf")).unwrap();
+    pack(&source, &packed, &Settings::default()).unwrap().finish().unwrap();
+    let bytes = Bytes::from(std::fs::read(&packed).unwrap());
+    let gguf = Gguf::open_bytes("packed", bytes.clone()).unwrap();
+    let shape = ModelShape::from_metadata(&gguf.metadata).unwrap();
+    let catalog = Arc::new(Catalog::new(&shape, &gguf).unwrap());
+    let logits = |machine: Machine| {
+        let rig = machine.rig(&catalog, vec![bytes.clone()]).unwrap();
+        let flash = rig.flash.clone();
+        let parts = Parts::over(rig.scheduler, Arc::new(rig.clock));
+        let mut engine = Engine::open_with(&config(&packed, BackendChoice::Cpu), parts).unwrap();
+        let mut session = Session::new();
+        let mut rows = Vec::new();
+        for token in tokens(24) {
+            rows.extend_from_slice(session.extend(&mut engine, &[token], Logits::Last).unwrap().unwrap());
+        }
+        let bits: Vec<u32> = rows.iter().map(|logit| logit.to_bits()).collect();
+        (bits, flash.log().n_flipped, engine.store_stats().n_corrupt)
+    };
+    let (calm, ..) = logits(Machine::calm(3));
+    let shaky = Machine { verify: Verify::Always, ..Machine::calm(3).faults(Faults::flips(30)) };
+    let (found, n_flipped, n_corrupt) = logits(shaky);
+    assert!(n_flipped > 5, "{n_flipped} bits were flipped");
+    assert!(n_corrupt > 0 && n_corrupt <= n_flipped);
+    assert!(found == calm, "a flipped bit changed the logits");
+    let (found, n_flipped, _) = logits(Machine::calm(3).faults(Faults::flips(30)));
+    assert!(n_flipped > 5 && found != calm, "without checksums nobody sees them: the test of the test");
 }

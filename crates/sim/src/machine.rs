@@ -10,7 +10,7 @@ use forerun_model::{LayerId, Nanos, Position, Routing};
 use forerun_scheduler::{
     CachePolicy, GuessInput, N_SLOTS_MIN, NoPredictor, Predictor, Ready, Scheduler, SchedulerConfig,
 };
-use forerun_storage::{Catalog, DataFile, FileSet, FileStore};
+use forerun_storage::{Catalog, DataFile, FileSet, FileStore, StoreConfig, Verify};
 
 use crate::{
     Checker, Faults, FlashHandle, FlashProfile, Oracle, RandomPredictor, Rng, RunError, SimFlash,
@@ -48,6 +48,8 @@ pub struct Machine {
     pub guessing: Guessing,
     /// How long an expert computes.
     pub compute: Nanos,
+    /// Whether reads are compared with checksums.
+    pub verify: Verify,
     /// Leases that are kept for a while after they were handed out; below `n_slots`.
     pub n_kept: usize,
 }
@@ -63,6 +65,7 @@ impl Machine {
             faults: Faults::none(),
             guessing: Guessing::None,
             compute: Nanos(0),
+            verify: Verify::default(),
             n_kept: 0,
         }
     }
@@ -87,6 +90,7 @@ impl Machine {
             faults: Faults::none(),
             guessing,
             compute: Nanos::from_micros(rng.below(2_000)),
+            verify: Verify::default(),
             n_kept: rng.index(n_slots),
         }
     }
@@ -126,9 +130,10 @@ impl Machine {
             Guessing::Random { n_guesses_max } => Box::new(RandomPredictor::new(self.seed, n_guesses_max)),
             Guessing::Oracle => Box::new(Oracle),
         };
+        let store = StoreConfig { verify: self.verify, ..StoreConfig::default() };
         let scheduler = Scheduler::new(SchedulerConfig {
             arena: Arena::new(self.n_slots, catalog.slot_bytes(self.profile.align_bytes))?,
-            store: Box::new(FileStore::new(Arc::clone(catalog), set, Box::new(flash))),
+            store: Box::new(FileStore::with_config(Arc::clone(catalog), set, Box::new(flash), store)),
             predictor,
             policy: self.policy,
             clock: Arc::new(clock.clone()),

@@ -88,6 +88,17 @@ impl Synthetic {
     }
 }
 
+/// What every token of a trace has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceShape {
+    /// Layers.
+    pub n_layers: usize,
+    /// Experts of a layer.
+    pub n_experts: usize,
+    /// Experts of a token.
+    pub top_k: usize,
+}
+
 /// The experts that a real model's router chose, token by token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
@@ -146,6 +157,40 @@ impl Trace {
         Ok(trace)
     }
 
+    /// A trace from the experts of every token and layer, best first: `ids` is `[n_tokens, n_layers, top_k]`.
+    ///
+    /// # Errors
+    /// [`TraceError`] for a shape that the format can't hold, or an expert that the shape lacks.
+    ///
+    /// # Panics
+    /// When `ids` doesn't end with a whole token.
+    pub fn new(shape: TraceShape, ids: Vec<u8>) -> Result<Self, TraceError> {
+        let TraceShape { n_layers, n_experts, top_k } = shape;
+        let n_experts = in_range("experts", n_experts as u64, EXPERTS_MAX)?;
+        let n_layers = in_range("layers", n_layers as u64, LAYERS_MAX)?;
+        let top_k = in_range("top_k", top_k as u64, n_experts as u64)?;
+        assert!(ids.len().is_multiple_of(n_layers * top_k), "whole tokens");
+        let n_tokens = in_range("tokens", (ids.len() / (n_layers * top_k)) as u64, TOKENS_MAX)?;
+        let trace = Self { n_tokens, n_layers, n_experts, top_k, ids };
+        trace.check()?;
+        Ok(trace)
+    }
+
+    /// The experts that `token` chose in `layer`, best first.
+    ///
+    /// # Panics
+    /// When there is no such token or layer.
+    pub fn row(&self, token: usize, layer: LayerId) -> &[u8] {
+        assert!(token < self.n_tokens && layer.idx() < self.n_layers, "no token {token} or no {layer}");
+        let at = (token * self.n_layers + layer.idx()) * self.top_k;
+        &self.ids[at..at + self.top_k]
+    }
+
+    /// The layers, in order.
+    pub fn layers(&self) -> impl Iterator<Item = LayerId> + use<> {
+        (0..u16::MAX).map(LayerId).take(self.n_layers)
+    }
+
     fn check(&self) -> Result<(), TraceError> {
         for (i, row) in self.ids.chunks(self.top_k).enumerate() {
             let wrong =
@@ -165,9 +210,7 @@ impl Trace {
     /// # Panics
     /// When there is no such token or layer.
     pub fn routing(&self, token: usize, layer: LayerId, routing: &mut Routing) {
-        assert!(token < self.n_tokens && layer.idx() < self.n_layers, "no token {token} or no {layer}");
-        let at = (token * self.n_layers + layer.idx()) * self.top_k;
-        let row = self.ids[at..at + self.top_k].iter().map(|&id| (ExpertId(id.into()), 1.0));
+        let row = self.row(token, layer).iter().map(|&id| (ExpertId(id.into()), 1.0));
         routing.reset(self.top_k);
         routing.push_row(&row.collect::<Vec<_>>());
         routing.group();

@@ -41,7 +41,11 @@ pub use backend::{
     Completed, DirectFiles, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Priority, Read,
     ReadBackend, Tag, Throttled,
 };
+#[cfg(target_os = "linux")]
+pub use backend::{UringBackend, UringConfig};
 pub use catalog::{ByteRange, Catalog, Record};
+#[cfg(target_os = "linux")]
+pub use error::UringError;
 pub use error::{HeaderError, OpenError, PackError, StoreError};
 pub use file_store::{FileStore, StoreConfig, Verify};
 pub use files::{Content, DataFile, FileSet};

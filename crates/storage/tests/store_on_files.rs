@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use forerun_arena::{Arena, SlotIdx};
 use forerun_model::{ExpertKey, LayerId, ModelShape, Nanos, SystemClock, names};
+use forerun_storage::file_store::RETRIES_MAX;
+use forerun_storage::repack::{Settings, pack};
 use forerun_storage::{
     Catalog, ExpertStore, FileStore, Filled, Gguf, MemoryBackend, MmapBackend, PreadBackend, PreadConfig,
     Priority, ReadBackend, StoreError,
@@ -151,5 +153,40 @@ fn a_file_that_is_replaced_under_its_name_is_read_on() {
         assert!(filled.lease.bytes()[filled.parts.gate as usize..].starts_with(expected), "{key}");
     });
     fs::remove_file(&path).unwrap();
+    rig.read_all(|_, _, result| assert!(result.is_ok()));
+}
+
+/// With checksums a file that was written to is read on as long as its experts are what they were; damage is named.
+#[test]
+fn a_packed_file_is_trusted_by_its_checksums() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("packed.gguf");
+    let source = Gguf::open(&fixture("tiny-b-q3_k_m.gguf")).unwrap();
+    pack(&source, &path, &Settings::default()).unwrap().finish().unwrap();
+    let mut rig = Rig::pread(&path);
+    rig.read_all(|_, _, result| assert!(result.is_ok()));
+    // Touched, and no byte changed.
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    rig.read_all(|_, _, result| assert!(result.is_ok()));
+    assert_eq!(rig.store.stats().n_corrupt, 0);
+    // One bit of one expert.
+    let bad = ExpertKey::new(1, 3);
+    let at = rig.catalog.record(bad).unwrap().parts[2].offset_bytes + 7;
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[usize::try_from(at).unwrap()] ^= 4;
+    fs::write(&path, &bytes).unwrap();
+    rig.read_all(|_, key, result| match result {
+        Ok(_) => assert!(key != bad),
+        Err(StoreError::Corrupt { key: named, path: file, offset_bytes, found, expected }) => {
+            assert!(named == bad && key == bad && file == path && offset_bytes <= at && found != expected);
+        }
+        Err(error) => panic!("{error}"),
+    });
+    let stats = rig.store.stats();
+    assert_eq!((stats.n_failed, stats.n_corrupt), (1, u64::from(RETRIES_MAX)));
+    // Healed, and the same store goes on.
+    bytes[usize::try_from(at).unwrap()] ^= 4;
+    fs::write(&path, &bytes).unwrap();
     rig.read_all(|_, _, result| assert!(result.is_ok()));
 }
