@@ -127,6 +127,9 @@ pub(crate) fn summary(t: &Telemetry) -> String {
     parts.push(format!("{:.0}% of experts in memory", t.hit_rate * 100.0));
     parts.push(format!("{} read in {} reads", bytes_text(t.bytes_demand + t.bytes_guess), t.reads));
     parts.push(format!("{:.0} ms waiting for them", t.stall_ms));
+    if let Some(limit) = t.disk_limit {
+        parts.push(format!("disk limited to {}/s", bytes_text(limit)));
+    }
     if let Some(peak) = t.memory.peak {
         parts.push(format!("peak memory {}", bytes_text(peak)));
     }

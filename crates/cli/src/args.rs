@@ -53,6 +53,10 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     pub(crate) io: Io,
 
+    /// Most that the disk is let give, such as 1GB/s, to stand for another device's flash
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) disk_limit: Option<NonZeroU64>,
+
     /// Compares every expert that is read with its checksum; packed files have them
     #[arg(long)]
     pub(crate) verify_reads: bool,

@@ -4,12 +4,14 @@ use std::error::Error;
 
 use forerun_decode::text::Thinking;
 use forerun_decode::{
-    BackendChoice, Decision, Engine, EngineConfig, GenerationConfig, ModelSource, SamplerConfig, SlotWish,
+    BackendChoice, Decision, DiskProbe, Engine, EngineConfig, GenerationConfig, ModelSource, SamplerConfig,
+    SlotWish,
 };
 
 use crate::args::{BackendName, ModelArgs, SamplingArgs, ThinkingName};
 use crate::embedded;
 use crate::interrupt::Interrupt;
+use crate::probe::{cache_folder, unix_seconds};
 use crate::progress::{Bar, Unit};
 use crate::say::say;
 
@@ -36,6 +38,9 @@ pub(crate) fn load(
     config.slots = model.slots.map_or(SlotWish::Fill, SlotWish::PerLayer);
     config.io = model.io.into();
     config.verify_reads = model.verify_reads;
+    config.disk_limit = model.disk_limit;
+    config.probe =
+        Some(DiskProbe { folder: cache_folder(), unix_seconds: unix_seconds(), seed: random_seed() });
     config.n_threads = model.threads.map(usize::from);
     config.backend = match model.backend {
         BackendName::Cpu => BackendChoice::Cpu,

@@ -85,6 +85,6 @@ fn keep(report: &ProbeReport) {
 }
 
 /// Seconds since 1970; 0 if the machine's clock is before that.
-fn unix_seconds() -> u64 {
+pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,5 +1,6 @@
 //! What the user chose, before anything is opened.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -49,6 +50,17 @@ impl IoChoice {
     }
 }
 
+/// How a model's disk is measured.
+#[derive(Clone, Debug)]
+pub struct DiskProbe {
+    /// Where results are kept for later; `None`: nowhere.
+    pub folder: Option<PathBuf>,
+    /// Seconds since 1970, for the age of results.
+    pub unix_seconds: u64,
+    /// Decides where to read: another one each time, since a device may remember what it read.
+    pub seed: u64,
+}
+
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendChoice {
@@ -76,6 +88,10 @@ pub struct EngineConfig {
     pub slots: SlotWish,
     /// How experts are read.
     pub io: IoChoice,
+    /// How the disk is measured when the choice is the engine's; `None`: not at all.
+    pub probe: Option<DiskProbe>,
+    /// Most bytes of experts a second, to stand for another device's flash.
+    pub disk_limit: Option<NonZeroU64>,
     /// Whether every expert that is read is compared with its checksum, which packed files have.
     pub verify_reads: bool,
     /// What computes.
@@ -96,6 +112,8 @@ impl EngineConfig {
             context: None,
             slots: SlotWish::Fill,
             io: IoChoice::Auto,
+            probe: None,
+            disk_limit: None,
             verify_reads: false,
             backend: BackendChoice::Cpu,
             n_threads: None,

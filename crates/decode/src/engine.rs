@@ -13,7 +13,7 @@ use forerun_storage::{Catalog, Resident, ResidentMode, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
-use crate::io;
+use crate::io::{self, DiskRates};
 use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
 use crate::sampler::SamplerConfig;
 use crate::step::{Lookahead, StepLoop};
@@ -36,6 +36,7 @@ pub struct Engine {
     steps: StepLoop,
     output: StepOutput,
     plan: MemoryPlan,
+    rates: DiskRates,
     decisions: Vec<Decision>,
     clock: Arc<dyn Clock>,
     rows: Vec<Row>,
@@ -98,7 +99,8 @@ impl Engine {
         let mut decisions = Vec::new();
         let context = parts::context(config, &shape, &mut decisions)?;
         let n_threads = parts::threads(config, &mut decisions);
-        let io = io::choose(config, &gguf, &catalog, &mut decisions)?;
+        let io = io::choose(config, &gguf, &catalog, &own.clock, &mut decisions)?;
+        let rates = io.rates;
         let plan = PlanInput {
             shape: &shape,
             slot_bytes: catalog.slot_bytes(io.align_bytes).next_multiple_of(SLOT_ALIGN_BYTES) as u64,
@@ -140,6 +142,7 @@ impl Engine {
             steps,
             output,
             plan,
+            rates,
             decisions,
             clock,
             rows,
@@ -268,6 +271,11 @@ impl Engine {
     /// What was decided automatically, and why.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
+    }
+
+    /// What the disk gives and is let give.
+    pub(crate) fn disk_rates(&self) -> DiskRates {
+        self.rates
     }
 
     /// Counts of the scheduler.

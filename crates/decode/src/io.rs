@@ -1,16 +1,21 @@
 //! Which way experts are read, and why.
 
+mod probed;
+
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use forerun_model::Clock;
 use forerun_storage::{
     Catalog, Content, DirectFiles, Gguf, MemoryBackend, MergeLimits, MmapBackend, PreadBackend, PreadConfig,
-    ReadBackend, StoreConfig, Verify,
+    ReadBackend, StoreConfig, Throttled, Verify,
 };
 
 use crate::DecodeError;
 use crate::config::{EngineConfig, IoChoice};
+use crate::memory_plan::bytes_text;
 use crate::telemetry::Decision;
+use probed::Probed;
 
 /// Stack and bookkeeping of one reader thread.
 const READER_BYTES: u64 = 64 << 10;
@@ -22,12 +27,24 @@ const MAPPED_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct Io {
     way: Way,
+    /// Reads that the disk sees at once.
+    depth: usize,
+    limit: Option<NonZeroU64>,
     /// What the store reads together, and checks.
     pub(crate) store: StoreConfig,
     /// Offsets and lengths of reads are multiples of this.
     pub(crate) align_bytes: u32,
     /// What it takes of the budget.
     pub(crate) bytes: u64,
+    /// What the disk gives and is let give, for telemetry.
+    pub(crate) rates: DiskRates,
+}
+
+/// Bytes a second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DiskRates {
+    pub(crate) limit: Option<u64>,
+    pub(crate) probed: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -43,60 +60,71 @@ pub(crate) fn choose(
     config: &EngineConfig,
     gguf: &Gguf,
     catalog: &Catalog,
+    clock: &Arc<dyn Clock>,
     decisions: &mut Vec<Decision>,
 ) -> Result<Io, DecodeError> {
-    let way = way(config, gguf, decisions)?;
+    let in_memory = is_in_memory(gguf);
+    if in_memory && !matches!(config.io, IoChoice::Auto | IoChoice::Memory) {
+        let reason = "the model is inside the program; name a file with -m".to_owned();
+        return Err(DecodeError::Io { io: config.io.name(), reason });
+    }
+    let settings = match (config.io, &config.probe) {
+        (IoChoice::Auto, Some(probe)) if !in_memory => {
+            probed::settings(probe, gguf, catalog, clock, decisions)?
+        }
+        _ => Probed::default(),
+    };
+    let way = if in_memory {
+        decisions.push(Decision::new("io", "memory", "the model is inside the program".into()));
+        Way::Memory
+    } else {
+        way(config.io, &settings, gguf, decisions)
+    };
     let merge = match &way {
         // Copying from memory or a mapping is as fast in pieces.
         Way::Memory | Way::Mmap => MergeLimits::NONE,
-        Way::Direct(_) | Way::Cached => MergeLimits::default(),
+        Way::Direct(_) | Way::Cached => settings.merge,
     };
     let verify = if config.verify_reads { Verify::Always } else { Verify::Suspicious };
     if config.verify_reads && !catalog.has_checksums() {
         return Err(DecodeError::NoChecksums { path: gguf.files().files()[0].path.clone() });
     }
+    if let Some(limit) = config.disk_limit {
+        let reason = "asked for: reads are never over sooner than such a disk's".into();
+        decisions.push(Decision::new("disk limit", format!("{}/s", bytes_text(limit.get())), reason));
+    }
     let store = StoreConfig { merge, verify };
     let align_bytes = if let Way::Direct(files) = &way { files.align_bytes() } else { 1 };
     let bytes = store.bytes()
         + match &way {
-            Way::Memory if is_in_memory(gguf) => 0,
+            Way::Memory if in_memory => 0,
             Way::Memory => gguf.files().files().iter().map(|file| file.len_bytes).sum(),
             Way::Mmap => catalog.slot_bytes(1) as u64 + MAPPED_BYTES,
-            Way::Direct(_) | Way::Cached => PreadConfig::default().n_threads as u64 * READER_BYTES,
+            Way::Direct(_) | Way::Cached => settings.depth as u64 * READER_BYTES,
         };
-    Ok(Io { way, store, align_bytes, bytes })
+    let limit = config.disk_limit;
+    let rates = DiskRates { limit: limit.map(NonZeroU64::get), probed: settings.bytes_per_second };
+    Ok(Io { way, depth: settings.depth, limit, store, align_bytes, bytes, rates })
 }
 
 fn is_in_memory(gguf: &Gguf) -> bool {
     gguf.files().files().iter().any(|file| matches!(file.content, Content::Bytes(_)))
 }
 
-fn way(config: &EngineConfig, gguf: &Gguf, decisions: &mut Vec<Decision>) -> Result<Way, DecodeError> {
-    let mut decide = |choice: &str, reason: String| decisions.push(Decision::new("io", choice, reason));
-    if is_in_memory(gguf) {
-        if !matches!(config.io, IoChoice::Auto | IoChoice::Memory) {
-            let reason = "the model is inside the program; name a file with -m".to_owned();
-            return Err(DecodeError::Io { io: config.io.name(), reason });
-        }
-        decide("memory", "the model is inside the program".into());
-        return Ok(Way::Memory);
-    }
-    Ok(match config.io {
+fn way(choice: IoChoice, settings: &Probed, gguf: &Gguf, decisions: &mut Vec<Decision>) -> Way {
+    match choice {
         IoChoice::Memory => Way::Memory,
         IoChoice::Mmap => Way::Mmap,
         IoChoice::Cached => Way::Cached,
+        IoChoice::Auto if !settings.direct => Way::Cached,
         IoChoice::Auto | IoChoice::Pread => match DirectFiles::open(gguf.files()) {
-            Ok(files) => {
-                let block = files.align_bytes();
-                decide("pread, direct", format!("past the page cache, in blocks of {block} bytes"));
-                Way::Direct(files)
-            }
+            Ok(files) => Way::Direct(files),
             Err(why) => {
-                decide("pread, cached", why);
+                decisions.push(Decision::new("page cache", "cached", why));
                 Way::Cached
             }
         },
-    })
+    }
 }
 
 impl Io {
@@ -106,12 +134,17 @@ impl Io {
         gguf: &Gguf,
         clock: &Arc<dyn Clock>,
     ) -> Result<Box<dyn ReadBackend>, DecodeError> {
-        let (files, clock, config) = (gguf.files(), Arc::clone(clock), PreadConfig::default());
-        Ok(match self.way {
+        let files = gguf.files();
+        let config = PreadConfig { n_threads: self.depth, ..PreadConfig::default() };
+        let backend: Box<dyn ReadBackend> = match self.way {
             Way::Mmap => Box::new(MmapBackend::new(files)?),
             Way::Memory => Box::new(MemoryBackend::open(files)?),
-            Way::Cached => Box::new(PreadBackend::new(files, config, clock)?),
-            Way::Direct(direct) => Box::new(PreadBackend::direct(files, direct, config, clock)?),
+            Way::Cached => Box::new(PreadBackend::new(files, config, Arc::clone(clock))?),
+            Way::Direct(direct) => Box::new(PreadBackend::direct(files, direct, config, Arc::clone(clock))?),
+        };
+        Ok(match self.limit {
+            Some(limit) => Box::new(Throttled::new(backend, limit, Arc::clone(clock))),
+            None => backend,
         })
     }
 }

@@ -19,7 +19,7 @@ pub mod step;
 pub mod telemetry;
 pub mod text;
 
-pub use config::{BackendChoice, EngineConfig, IoChoice, ModelSource};
+pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource};
 pub use engine::{Engine, Logits, Parts};
 pub use error::DecodeError;
 pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};

@@ -1,5 +1,6 @@
 //! Honest numbers of one request: where its time and bytes went.
 
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader};
 
 use serde::Serialize;
@@ -10,7 +11,7 @@ use crate::memory_plan::MemoryPlan;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decision {
     /// What was to be decided.
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
     /// What it became.
     pub choice: String,
     /// Why.
@@ -19,8 +20,8 @@ pub struct Decision {
 
 impl Decision {
     /// `what` became `choice`, for `reason`.
-    pub fn new(what: &'static str, choice: impl ToString, reason: String) -> Self {
-        Self { what, choice: choice.to_string(), reason }
+    pub fn new(what: impl Into<Cow<'static, str>>, choice: impl ToString, reason: String) -> Self {
+        Self { what: what.into(), choice: choice.to_string(), reason }
     }
 }
 
@@ -49,6 +50,10 @@ pub struct Telemetry {
     pub reads: u64,
     /// Those of `reads` that brought several experts at once.
     pub merged_reads: u64,
+    /// Most bytes a second that the disk was let give; `null` for all it has.
+    pub disk_limit: Option<u64>,
+    /// Bytes a second that the disk gave when it was probed; `null` when it wasn't.
+    pub disk_rate: Option<u64>,
     /// Experts read that had been read before.
     pub experts_again: u64,
     /// Share of wanted experts that were in a slot.
