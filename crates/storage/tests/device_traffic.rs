@@ -32,6 +32,7 @@ struct Rig {
     gguf: Gguf,
     catalog: Arc<Catalog>,
     direct: DirectFiles,
+    pages: File,
 }
 
 /// What the device gave, what the store read, and what its experts need with their blocks.
@@ -56,6 +57,8 @@ impl Rig {
         let arena = Arena::new(N_SLOTS as usize, store.slot_bytes()).unwrap();
         let n_experts = u16::try_from(self.catalog.n_experts()).unwrap();
         let keys: Vec<ExpertKey> = (0..n_experts).map(|expert| ExpertKey::new(expert % 2, expert)).collect();
+        // Or what a hint brought before would hide that it brings it again.
+        fadvise(&self.pages, 0, None, Advice::DontNeed).unwrap();
         let before = device_bytes().unwrap();
         let (mut experts, mut weights, mut done) = (0, 0, Vec::new());
         for chunk in keys.chunks(N_SLOTS as usize) {
@@ -91,9 +94,8 @@ fn the_device_reads_what_was_asked_and_no_more() {
     }
     let pages = File::open(file.path()).unwrap();
     pages.sync_all().unwrap();
-    fadvise(&pages, 0, None, Advice::DontNeed).unwrap();
     let catalog = Arc::new(Catalog::new(&model.shape(), &gguf).unwrap());
-    let rig = Rig { gguf, catalog, direct };
+    let rig = Rig { gguf, catalog, direct, pages };
     // Once for the program's own pages, which may come from a disk too.
     rig.read(MergeLimits::NONE);
     let apart = rig.read(MergeLimits::NONE);
