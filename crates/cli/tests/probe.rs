@@ -1,7 +1,5 @@
 //! `forerun probe`: figures and reasons, kept for later.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 mod support;
 
 use std::fs;
