@@ -246,16 +246,19 @@ fn drop_pages(_model: &Model) -> Outcome<()> {
 enum Way {
     Raw,
     Pread(usize),
+    Uring(usize),
     Cached,
 }
 
 impl Way {
-    const ALL: [Self; 5] = [Self::Raw, Self::Pread(1), Self::Pread(2), Self::Pread(4), Self::Cached];
+    const ALL: [Self; 6] =
+        [Self::Raw, Self::Pread(2), Self::Pread(4), Self::Uring(2), Self::Uring(4), Self::Cached];
 
     fn name(self) -> String {
         match self {
             Self::Raw => "raw, sequential".into(),
             Self::Pread(n) => format!("pread, direct, {n} threads"),
+            Self::Uring(n) => format!("uring, direct, depth {n}"),
             Self::Cached => "pread, cached, 4 threads".into(),
         }
     }
@@ -281,6 +284,7 @@ impl Way {
                 let config = PreadConfig { n_threads, ..PreadConfig::default() };
                 Box::new(PreadBackend::direct(files, direct, config, clock)?)
             }
+            Self::Uring(device_depth) => uring(direct, device_depth, clock)?,
             Self::Cached => {
                 drop_pages(model)?;
                 Box::new(PreadBackend::new(files, PreadConfig::default(), clock)?)
@@ -288,6 +292,22 @@ impl Way {
         };
         experts(model, backend, steps).map(Some)
     }
+}
+
+#[cfg(target_os = "linux")]
+fn uring(direct: DirectFiles, device_depth: usize, clock: Arc<dyn Clock>) -> Outcome<Box<dyn ReadBackend>> {
+    use forerun_storage::{UringBackend, UringConfig};
+    let config = UringConfig { device_depth, ..UringConfig::default() };
+    Ok(Box::new(UringBackend::new(direct, config, None, clock)?))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn uring(
+    _direct: DirectFiles,
+    _device_depth: usize,
+    _clock: Arc<dyn Clock>,
+) -> Outcome<Box<dyn ReadBackend>> {
+    Err("only Linux has io_uring".into())
 }
 
 fn main() -> Outcome<()> {

@@ -95,13 +95,16 @@ mod tests {
     fn targets_are_found_by_their_place() {
         let find = |file: &str| target_of(Path::new("/r"), &Path::new("/r").join(file)).map(|t| t.name);
         assert_eq!(find("crates/storage/fuzz/fuzz_targets/gguf_open.rs").as_deref(), Some("gguf_open"));
-        assert_eq!(find("crates/storage/fuzz/seeds/stacked.gguf"), None);
+        assert_eq!(find("crates/storage/fuzz/seeds/gguf_open/stacked.gguf"), None);
         assert_eq!(find("crates/storage/src/fuzz/fuzz_targets/a.rs"), None);
     }
 
     #[test]
-    fn the_gguf_reader_is_fuzzed() {
-        assert!(targets(&root()).unwrap().iter().any(|target| target.name == "gguf_open"));
+    fn the_readers_are_fuzzed() {
+        let targets = targets(&root()).unwrap();
+        for name in ["gguf_open", "packed_open"] {
+            assert!(targets.iter().any(|target| target.name == name), "{name}");
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/compute/src/dot/avx2_blocks.rs",
     "crates/decode/src/heap.rs",
     "crates/storage/src/backend/mmap.rs",
+    "crates/storage/src/backend/uring/ring.rs",
     "crates/storage/src/resident.rs",
     "crates/storage/tests/support/allocations.rs",
 ];

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::ptr;
 
 use memmap2::{MmapMut, MmapOptions};
 
@@ -55,6 +56,21 @@ impl Arena {
     /// Bytes of one slot.
     pub fn slot_bytes(&self) -> usize {
         self.0.stride
+    }
+
+    /// The memory of all slots, cut between slots into regions of at most `bytes_max` bytes, in the order of the slots;
+    /// no regions when a slot has more.
+    ///
+    /// For telling a system of memory before it is used, such as a kernel that pins it. The bytes belong to the leases:
+    /// only who holds those of a part may have it read or written. Whoever keeps a region keeps a clone of the arena
+    /// with it, for the memory is gone with the last one.
+    pub fn regions(&self, bytes_max: usize) -> impl Iterator<Item = *mut [u8]> {
+        let Memory { base, stride, states, .. } = &*self.0;
+        let (bytes, region_bytes) = (states.len() * stride, bytes_max / stride * stride);
+        let starts = (0..bytes).step_by(region_bytes.max(1)).take_while(move |_| region_bytes > 0);
+        starts.map(move |start| {
+            ptr::slice_from_raw_parts_mut(base.wrapping_add(start), region_bytes.min(bytes - start))
+        })
     }
 
     /// The right to fill `slot`; `None` while any lease of it lives.
@@ -192,6 +208,23 @@ mod tests {
         }
         for (fill, lease) in (1..).zip(leases) {
             assert!(lease.seal().bytes().iter().all(|&b| b == fill));
+        }
+    }
+
+    #[test]
+    fn regions_hold_whole_slots_one_after_the_other() {
+        let arena = Arena::new(5, 4096).unwrap();
+        let base = arena.try_write(SlotIdx(0)).unwrap().bytes_mut().as_ptr();
+        for (bytes_max, expect) in
+            [(4095, &[][..]), (4096, &[4096; 5]), (3 * 4096 - 1, &[8192, 8192, 4096]), (1 << 40, &[5 * 4096])]
+        {
+            let regions: Vec<_> = arena.regions(bytes_max).collect();
+            assert_eq!(regions.iter().map(|region| region.len()).collect::<Vec<_>>(), expect);
+            let mut at = base;
+            for region in regions {
+                assert_eq!(region.cast::<u8>().cast_const(), at);
+                at = at.wrapping_add(region.len());
+            }
         }
     }
 

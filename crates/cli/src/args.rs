@@ -1,9 +1,12 @@
 //! The command line.
 
+mod copy;
+
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+pub(crate) use copy::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs, VerifyArgs};
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
 
 use crate::pull::{Wish, revision};
@@ -24,6 +27,12 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Says what a model file holds.
     Inspect(InspectArgs),
+    /// Writes a copy whose experts each lie in one piece: faster to read on most disks.
+    Pack(PackArgs),
+    /// Writes the ordinary file that a packed one was made from.
+    Unpack(UnpackArgs),
+    /// Checks that a file is whole, or holds the same model as another one.
+    Verify(VerifyArgs),
     /// Downloads a model from a Hugging Face Hub, and prints where it is
     Pull(PullArgs),
     /// Measures the disk of a model file.
@@ -243,6 +252,8 @@ pub(crate) struct ProbeArgs {
 pub(crate) enum Io {
     /// Chosen for the file, with a reason
     Auto,
+    /// Linux's io_uring, past the page cache; pread where that can't be had
+    Uring,
     /// Positioned reads on a few threads, past the page cache where the file system allows it
     Pread,
     /// Positioned reads on a few threads, through the page cache
@@ -257,6 +268,7 @@ impl From<Io> for IoChoice {
     fn from(io: Io) -> Self {
         match io {
             Io::Auto => Self::Auto,
+            Io::Uring => Self::Uring,
             Io::Pread => Self::Pread,
             Io::Cached => Self::Cached,
             Io::Mmap => Self::Mmap,

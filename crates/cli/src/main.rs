@@ -10,11 +10,13 @@ mod embedded;
 mod inspect;
 mod interrupt;
 mod load;
+mod pack;
 mod probe;
 mod progress;
 mod pull;
 mod run;
 mod say;
+mod verify;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -28,6 +30,8 @@ use say::say;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
+    /// The command did its work and found what it looked for: said already.
+    Failed,
     Interrupted,
 }
 
@@ -37,11 +41,15 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::chat(args),
         Command::Inspect(args) => inspect::inspect(args),
+        Command::Pack(args) => pack::pack(args),
+        Command::Unpack(args) => pack::unpack(args),
+        Command::Verify(args) => verify::verify(args),
         Command::Pull(args) => pull::pull(args),
         Command::Probe(args) => probe::run(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::FAILURE,
         Ok(Outcome::Interrupted) => ExitCode::from(130),
         Err(error) if is_closed_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -27,6 +27,8 @@ pub enum ModelSource {
 pub enum IoChoice {
     /// The engine chooses and says why.
     Auto,
+    /// Linux's io_uring, past the system's page cache; positioned reads where that can't be had.
+    Uring,
     /// Positioned reads on a few threads, past the system's page cache where the file system allows it.
     Pread,
     /// Positioned reads on a few threads through the page cache.
@@ -42,6 +44,7 @@ impl IoChoice {
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
+            Self::Uring => "uring",
             Self::Pread => "pread",
             Self::Cached => "cached",
             Self::Mmap => "mmap",

@@ -122,7 +122,7 @@ impl Engine {
             Some(scheduler) => scheduler,
             None => Scheduler::new(SchedulerConfig {
                 arena: Arena::new(plan.n_slots, catalog.slot_bytes(io.align_bytes))?,
-                store: parts::store(catalog, &gguf, io, &clock)?,
+                store: parts::store(catalog, &gguf, io, &clock, &mut decisions)?,
                 predictor,
                 policy: parts::policy(config.slots),
                 clock: Arc::clone(&clock),

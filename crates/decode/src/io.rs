@@ -6,9 +6,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use forerun_model::Clock;
+use forerun_storage::probe::DEPTH_MAX;
 use forerun_storage::{
-    Catalog, Content, DirectFiles, Gguf, MemoryBackend, MergeLimits, MmapBackend, PreadBackend, PreadConfig,
-    ReadBackend, StoreConfig, Throttled, Verify,
+    Catalog, Content, DirectFiles, FileSet, Gguf, MemoryBackend, MergeLimits, MmapBackend, PreadBackend,
+    PreadConfig, ReadBackend, StoreConfig, Throttled, Verify,
 };
 
 use crate::DecodeError;
@@ -17,6 +18,8 @@ use crate::memory_plan::bytes_text;
 use crate::telemetry::Decision;
 use probed::Probed;
 
+/// Most reader threads: as many as the deepest queue that a probe tries.
+const READERS_MAX: u64 = DEPTH_MAX as u64;
 /// Stack and bookkeeping of one reader thread.
 const READER_BYTES: u64 = 64 << 10;
 /// A touch of a mapped file may make a whole huge page resident until it is dropped, and a range may begin in one
@@ -49,7 +52,8 @@ pub(crate) struct DiskRates {
 
 #[derive(Debug)]
 enum Way {
-    Direct(DirectFiles),
+    Uring(DirectFiles),
+    Pread(DirectFiles),
     Cached,
     Mmap,
     Memory,
@@ -83,7 +87,7 @@ pub(crate) fn choose(
     let merge = match &way {
         // Copying from memory or a mapping is as fast in pieces.
         Way::Memory | Way::Mmap => MergeLimits::NONE,
-        Way::Direct(_) | Way::Cached => settings.merge,
+        Way::Uring(_) | Way::Pread(_) | Way::Cached => settings.merge,
     };
     let verify = if config.verify_reads { Verify::Always } else { Verify::Suspicious };
     if config.verify_reads && !catalog.has_checksums() {
@@ -94,17 +98,22 @@ pub(crate) fn choose(
         decisions.push(Decision::new("disk limit", format!("{}/s", bytes_text(limit.get())), reason));
     }
     let store = StoreConfig { merge, verify };
-    let align_bytes = if let Way::Direct(files) = &way { files.align_bytes() } else { 1 };
+    let align_bytes = match &way {
+        Way::Uring(files) | Way::Pread(files) => files.align_bytes(),
+        Way::Cached | Way::Mmap | Way::Memory => 1,
+    };
     let bytes = store.bytes()
         + match &way {
             Way::Memory if in_memory => 0,
             Way::Memory => gguf.files().files().iter().map(|file| file.len_bytes).sum(),
             Way::Mmap => catalog.slot_bytes(1) as u64 + MAPPED_BYTES,
-            Way::Direct(_) | Way::Cached => settings.depth as u64 * READER_BYTES,
+            Way::Uring(_) | Way::Pread(_) | Way::Cached => READERS_MAX * READER_BYTES,
         };
     let limit = config.disk_limit;
+    // Through the page cache, one thread alone gets half of a disk.
+    let depth = if matches!(way, Way::Cached) { PreadConfig::default().n_threads } else { settings.depth };
     let rates = DiskRates { limit: limit.map(NonZeroU64::get), probed: settings.bytes_per_second };
-    Ok(Io { way, depth: settings.depth, limit, store, align_bytes, bytes, rates })
+    Ok(Io { way, depth, limit, store, align_bytes, bytes, rates })
 }
 
 fn is_in_memory(gguf: &Gguf) -> bool {
@@ -113,18 +122,56 @@ fn is_in_memory(gguf: &Gguf) -> bool {
 
 fn way(choice: IoChoice, settings: &Probed, gguf: &Gguf, decisions: &mut Vec<Decision>) -> Way {
     match choice {
-        IoChoice::Memory => Way::Memory,
-        IoChoice::Mmap => Way::Mmap,
-        IoChoice::Cached => Way::Cached,
-        IoChoice::Auto if !settings.direct => Way::Cached,
-        IoChoice::Auto | IoChoice::Pread => match DirectFiles::open(gguf.files()) {
-            Ok(files) => Way::Direct(files),
-            Err(why) => {
-                decisions.push(Decision::new("page cache", "cached", why));
-                Way::Cached
-            }
-        },
+        IoChoice::Memory => return Way::Memory,
+        IoChoice::Mmap => return Way::Mmap,
+        IoChoice::Cached => return Way::Cached,
+        IoChoice::Auto if !settings.direct => return Way::Cached,
+        IoChoice::Auto | IoChoice::Uring | IoChoice::Pread => {}
     }
+    match DirectFiles::open(gguf.files()) {
+        Ok(files) if choice == IoChoice::Uring || choice == IoChoice::Auto && settings.uring => {
+            Way::Uring(files)
+        }
+        Ok(files) => Way::Pread(files),
+        Err(why) => {
+            decisions.push(Decision::new("page cache", "cached", why));
+            Way::Cached
+        }
+    }
+}
+
+/// The ring, or threads where there is none to be had.
+#[cfg(target_os = "linux")]
+fn uring(
+    files: &FileSet,
+    direct: DirectFiles,
+    config: PreadConfig,
+    clock: &Arc<dyn Clock>,
+    decisions: &mut Vec<Decision>,
+) -> Result<Box<dyn ReadBackend>, DecodeError> {
+    use forerun_storage::{UringBackend, UringConfig};
+    let ring = UringConfig { device_depth: config.n_threads, depth: config.depth };
+    // The slots aren't pinned: it would save a third of the little CPU that reads cost, and their memory could no longer
+    // be given back when a budget is lowered.
+    match UringBackend::new(direct.clone(), ring, None, Arc::clone(clock)) {
+        Ok(backend) => Ok(Box::new(backend)),
+        Err(why) => {
+            decisions.push(Decision::new("io", "pread", why.to_string()));
+            Ok(Box::new(PreadBackend::direct(files, direct, config, Arc::clone(clock))?))
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn uring(
+    files: &FileSet,
+    direct: DirectFiles,
+    config: PreadConfig,
+    clock: &Arc<dyn Clock>,
+    decisions: &mut Vec<Decision>,
+) -> Result<Box<dyn ReadBackend>, DecodeError> {
+    decisions.push(Decision::new("io", "pread", "only Linux has io_uring".into()));
+    Ok(Box::new(PreadBackend::direct(files, direct, config, Arc::clone(clock))?))
 }
 
 impl Io {
@@ -133,6 +180,7 @@ impl Io {
         self,
         gguf: &Gguf,
         clock: &Arc<dyn Clock>,
+        decisions: &mut Vec<Decision>,
     ) -> Result<Box<dyn ReadBackend>, DecodeError> {
         let files = gguf.files();
         let config = PreadConfig { n_threads: self.depth, ..PreadConfig::default() };
@@ -140,7 +188,8 @@ impl Io {
             Way::Mmap => Box::new(MmapBackend::new(files)?),
             Way::Memory => Box::new(MemoryBackend::open(files)?),
             Way::Cached => Box::new(PreadBackend::new(files, config, Arc::clone(clock))?),
-            Way::Direct(direct) => Box::new(PreadBackend::direct(files, direct, config, Arc::clone(clock))?),
+            Way::Pread(direct) => Box::new(PreadBackend::direct(files, direct, config, Arc::clone(clock))?),
+            Way::Uring(direct) => uring(files, direct, config, clock, decisions)?,
         };
         Ok(match self.limit {
             Some(limit) => Box::new(Throttled::new(backend, limit, Arc::clone(clock))),

@@ -10,12 +10,13 @@ use forerun_decode::step::Lookahead;
 use forerun_decode::{BackendChoice, Engine, EngineConfig, IoChoice, Logits, Parts, Session, SlotWish};
 use forerun_model::{ModelShape, TokenId};
 use forerun_sim::{Faults, Guessing, Machine, RandomPredictor};
+use forerun_storage::repack::{Order, Settings, pack};
 use forerun_storage::{Catalog, Gguf};
 use proptest::prelude::*;
 use support::{config, fixture, ids, json};
 
-const EVERY_IO: [IoChoice; 5] =
-    [IoChoice::Auto, IoChoice::Pread, IoChoice::Cached, IoChoice::Memory, IoChoice::Mmap];
+const EVERY_IO: [IoChoice; 6] =
+    [IoChoice::Auto, IoChoice::Uring, IoChoice::Pread, IoChoice::Cached, IoChoice::Memory, IoChoice::Mmap];
 
 /// A prompt, and the tokens that are decoded one by one after it.
 type Text = (Vec<TokenId>, Vec<TokenId>);
@@ -105,6 +106,37 @@ fn guesses_change_time_and_nothing_else() {
         let text = usize::try_from(seed).unwrap() % TEXTS.len();
         assert!(bits(&mut engine, &TEXTS[text], 16) == CALM[text], "seed {seed}");
         assert!(engine.scheduler_stats().guesses > 0, "seed {seed}: nothing was guessed");
+    }
+}
+
+/// Packed in the ids' order, in the order of a chain through them, and packed anew from one to the other.
+#[test]
+fn packing_changes_time_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["file.gguf", "chain.gguf", "again.gguf"].map(|name| folder.path().join(name));
+    let pico = Gguf::open(&fixture("pico-q4_k_m.gguf")).unwrap();
+    let shape = ModelShape::from_metadata(&pico.metadata).unwrap();
+    let n = u32::try_from(shape.moe.n_experts).unwrap();
+    let row = |layer: u32| (0..n).map(|expert| (7 * expert + layer) % n).collect();
+    let chain = Order::Given(shape.layer_ids().map(|layer| row(layer.0.into())).collect());
+    for (source, target, order) in [(None, 0, Order::File), (None, 1, chain), (Some(1), 2, Order::File)] {
+        let source = source.map_or_else(|| fixture("pico-q4_k_m.gguf"), |i: usize| paths[i].clone());
+        let settings = Settings { order, ..Settings::default() };
+        pack(&Gguf::open(&source).unwrap(), &paths[target], &settings).unwrap().finish().unwrap();
+    }
+    for (i, path) in paths.iter().enumerate() {
+        let ways = [
+            (IoChoice::Pread, SlotWish::PerLayer(2)),
+            (IoChoice::Mmap, SlotWish::PerLayer(0)),
+            (IoChoice::Memory, SlotWish::Fill),
+        ];
+        for (io, slots) in ways {
+            let mut config = config(path, BackendChoice::Cpu);
+            (config.io, config.slots, config.verify_reads) = (io, slots, true);
+            let mut engine = Engine::open(&config).unwrap();
+            let text = (i + 1) % TEXTS.len();
+            assert!(bits(&mut engine, &TEXTS[text], 16) == CALM[text], "{} {io:?} {slots:?}", path.display());
+        }
     }
 }
 

@@ -3,15 +3,20 @@
 pub mod direct;
 pub mod memory;
 pub mod mmap;
+mod pool;
 pub mod pread;
 pub(crate) mod queue;
 pub mod throttle;
+#[cfg(target_os = "linux")]
+pub mod uring;
 
 pub use direct::DirectFiles;
 pub use memory::MemoryBackend;
 pub use mmap::MmapBackend;
 pub use pread::{PreadBackend, PreadConfig};
 pub use throttle::Throttled;
+#[cfg(target_os = "linux")]
+pub use uring::{UringBackend, UringConfig};
 
 use std::io::{self, IoSliceMut};
 

@@ -1,20 +1,19 @@
 //! Where each expert lies: key in, three byte ranges out.
 //!
-//! Files keep experts in one of three ways: one tensor per matrix for all experts of a layer (stacked), gate and up in
-//! one tensor (fused), or three tensors per expert (apart). Nothing above this module knows which. Where a record's parts
-//! land in a slot is [`placement`](crate::placement)'s to say.
+//! Files keep experts in one of four ways: one tensor per matrix for all experts of a layer (stacked), gate and up in
+//! one tensor (fused), three tensors per expert (apart), or one record per expert (packed). Nothing above this module
+//! knows which. Where a record's parts land in a slot is [`placement`](crate::placement)'s to say.
 
 use forerun_model::{ExpertKey, ExpertLayout, LayerId, MatrixLayout, ModelShape, ShapeError};
 use forerun_model::{QuantType, names};
 
+use crate::expert_name::{ExpertTensor, PARTS};
+use crate::packed::{self, PackKeys};
 use crate::placement::{Placement, slot_bytes_max};
 use crate::{Gguf, OpenError, TensorInfo};
 
 /// Largest record: offsets in a slot are 32 bits wide.
 const RECORD_BYTES_MAX: u64 = 1 << 31;
-
-/// The three matrices of an expert, in the order of a record.
-const PARTS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
 
 /// A range of one file of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +66,19 @@ enum Places {
     Regular([Run; 3]),
     /// One place per part and expert.
     Apart(Vec<[Place; 3]>),
+    /// One record per expert.
+    Packed(PackedPlaces),
+}
+
+#[derive(Clone, Debug)]
+struct PackedPlaces {
+    /// The first record on disk; others follow it without a gap.
+    first: Place,
+    record_bytes: u32,
+    /// Where the parts begin in a record.
+    offsets: [u32; 3],
+    /// Position on disk, and checksum, of each expert.
+    records: Vec<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +100,8 @@ impl Catalog {
     /// [`OpenError::Shape`] names a tensor that is missing or has other dimensions than the header needs;
     /// [`OpenError::ExpertType`] and [`OpenError::ExpertSize`] name experts that no slot can hold.
     pub fn new(shape: &ModelShape, gguf: &Gguf) -> Result<Self, OpenError> {
-        let finder = Finder { shape, gguf };
+        let keys = PackKeys::read(&gguf.metadata, shape.n_layers(), shape.moe.n_experts)?;
+        let finder = Finder { shape, gguf, keys };
         let layers = shape.layer_ids().map(|layer| finder.layer(layer)).collect::<Result<_, _>>()?;
         Ok(Self { layers, n_experts: shape.moe.n_experts })
     }
@@ -113,6 +126,7 @@ impl Catalog {
     pub fn slot_bytes(&self, align_bytes: u32) -> usize {
         let of = |layer: &Layer| match &layer.places {
             Places::Regular(_) | Places::Apart(_) => slot_bytes_max(layer.lens_bytes, align_bytes),
+            Places::Packed(packed) => packed.slot_bytes(align_bytes),
         };
         self.layers.iter().map(of).max().unwrap_or(0)
     }
@@ -137,6 +151,7 @@ impl Catalog {
             Places::Regular(runs) if key.expert.idx() < self.n_experts => runs.map(|run| run.at(key)),
             Places::Regular(_) => return None,
             Places::Apart(list) => *list.get(key.expert.idx())?,
+            Places::Packed(packed) => return packed.record(key, layer.lens_bytes),
         };
         let part = |i: usize| {
             let Place { file, offset_bytes } = places[i];
@@ -149,6 +164,29 @@ impl Catalog {
     /// such expert.
     pub fn placement(&self, key: ExpertKey, align_bytes: u32) -> Option<Placement> {
         self.record(key).map(|record| Placement::new(&record, align_bytes))
+    }
+}
+
+impl PackedPlaces {
+    /// Records begin and end at multiples of [`packed::RECORD_ALIGN_BYTES`]: only larger blocks widen them.
+    fn slot_bytes(&self, align_bytes: u32) -> usize {
+        let align = u64::from(align_bytes);
+        let slack = align.saturating_sub(packed::RECORD_ALIGN_BYTES);
+        let bytes = (u64::from(self.record_bytes) + slack).next_multiple_of(align);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    fn record(&self, key: ExpertKey, lens_bytes: [u32; 3]) -> Option<Record> {
+        let (position, crc32c) = *self.records.get(key.expert.idx())?;
+        let (file, len_bytes) = (self.first.file, self.record_bytes);
+        let offset_bytes = self.first.offset_bytes + u64::from(position) * u64::from(len_bytes);
+        let part = |i: usize| ByteRange {
+            file,
+            offset_bytes: offset_bytes + u64::from(self.offsets[i]),
+            len_bytes: lens_bytes[i],
+        };
+        let whole = Some(ByteRange { file, offset_bytes, len_bytes });
+        Some(Record { parts: [part(0), part(1), part(2)], whole, crc32c: Some(crc32c) })
     }
 }
 
@@ -175,29 +213,21 @@ impl Run {
 
 /// Whether a tensor of that name may belong to a routed expert of a layer.
 pub(crate) fn is_expert_tensor(name: &str) -> bool {
-    let Some((layer, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
-        return false;
-    };
-    let Some(part) = part.strip_suffix(".weight").filter(|_| is_number(layer)) else { return false };
-    match part.split_once('.') {
-        Some((part, expert)) => PARTS.contains(&part) && is_number(expert),
-        None => part.strip_suffix("_exps").is_some_and(|p| PARTS.contains(&p) || p == "ffn_gate_up"),
-    }
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+    ExpertTensor::parse(name).is_some()
 }
 
 struct Finder<'a> {
     shape: &'a ModelShape,
     gguf: &'a Gguf,
+    keys: Option<PackKeys>,
 }
 
 impl Finder<'_> {
     fn layer(&self, layer: LayerId) -> Result<Layer, OpenError> {
         let [gate, up, down] = PARTS;
-        let found = if self.gguf.tensor(&names::block(layer, "ffn_gate_up_exps")).is_some() {
+        let found = if let Some(keys) = &self.keys {
+            self.packed(layer, keys)?
+        } else if self.gguf.tensor(&names::block(layer, "ffn_gate_up_exps")).is_some() {
             self.fused(layer)?
         } else if self.gguf.tensor(&names::block_expert(layer, gate, 0)).is_some() {
             self.apart(layer)?
@@ -249,6 +279,33 @@ impl Finder<'_> {
         }
         let types = types.expect("a model has at least one expert");
         Ok((self.layout(types)?, Places::Apart(places)))
+    }
+
+    /// One record per expert.
+    fn packed(&self, layer: LayerId, keys: &PackKeys) -> Result<(ExpertLayout, Places), OpenError> {
+        let keys = keys.layer(layer)?;
+        let layout = self.layout(keys.types)?;
+        keys.check_offsets(layer, &layout)?;
+        let record_bytes = packed::record_bytes(&layout);
+        let tensor = self.tensor(packed::tensor_name(layer), &[record_bytes, self.n_experts()])?;
+        if tensor.quant != QuantType::I8 {
+            let (name, found) = (tensor.name.clone(), tensor.quant);
+            return Err(OpenError::ExpertType { name, found, expected: QuantType::I8 });
+        }
+        if !tensor.offset_bytes.is_multiple_of(packed::RECORD_ALIGN_BYTES) {
+            let (name, offset_bytes) = (tensor.name.clone(), tensor.offset_bytes);
+            return Err(OpenError::PackOffset {
+                name,
+                offset_bytes,
+                align_bytes: packed::RECORD_ALIGN_BYTES,
+            });
+        }
+        let max = RECORD_BYTES_MAX;
+        let too_large = |_| OpenError::ExpertSize { layer: layer.idx(), bytes: record_bytes, max };
+        let records = keys.order.iter().copied().zip(keys.crc32c.iter().copied()).collect();
+        let (first, offsets) = (place(tensor), keys.offsets);
+        let record_bytes = u32::try_from(record_bytes).map_err(too_large)?;
+        Ok((layout, Places::Packed(PackedPlaces { first, record_bytes, offsets, records })))
     }
 
     fn layout(&self, [gate, up, down]: [QuantType; 3]) -> Result<ExpertLayout, OpenError> {
@@ -308,24 +365,5 @@ pub(crate) mod tests {
         let run = |offset_bytes| Run { first: Place { file: 0, offset_bytes }, stride_bytes: 2560 };
         let places = Places::Regular([run(1001), run(1_021_001), run(2_041_001)]);
         Catalog { layers: vec![Layer::new(LayerId(0), layout, places).unwrap()], n_experts: 8 }
-    }
-
-    #[test]
-    fn expert_tensors_are_known_by_name() {
-        for name in
-            ["blk.3.ffn_gate_exps.weight", "blk.0.ffn_gate_up_exps.weight", "blk.7.ffn_down.12.weight"]
-        {
-            assert!(is_expert_tensor(name), "{name}");
-        }
-        for name in [
-            "blk.3.ffn_gate_inp.weight",
-            "blk.3.ffn_down_shexp.weight",
-            "blk.x.ffn_gate_exps.weight",
-            "blk.7.ffn_down.weight",
-            "blk.7.ffn_gate_exps.bias",
-            "output.weight",
-        ] {
-            assert!(!is_expert_tensor(name), "{name}");
-        }
     }
 }

@@ -1,11 +1,18 @@
-//! What can go wrong, in three enums for three audiences: [`StoreError`] for who fetches experts while a model runs,
-//! [`OpenError`] for who opens a model, [`HeaderError`] (inside it) for who wants to know which part of a header is bad.
+//! What can go wrong, an enum for each audience: [`StoreError`] for who fetches experts while a model runs,
+//! [`OpenError`] for who opens a model, [`HeaderError`] (inside it) for who wants to know which part of a header is bad,
+//! [`PackError`] for who packs one, and on Linux `UringError` for who chooses how to read.
 
 mod header;
 mod open;
+mod pack;
+#[cfg(target_os = "linux")]
+mod uring;
 
 pub use header::HeaderError;
 pub use open::OpenError;
+pub use pack::PackError;
+#[cfg(target_os = "linux")]
+pub use uring::UringError;
 
 use std::io;
 use std::path::PathBuf;

@@ -21,12 +21,15 @@ pub mod catalog;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod error;
+mod expert_name;
 pub mod file_store;
 pub mod files;
 pub mod gguf;
 pub mod merge;
+pub mod packed;
 pub mod placement;
 pub mod probe;
+pub mod repack;
 pub mod resident;
 pub mod store;
 #[cfg(test)]
@@ -38,8 +41,12 @@ pub use backend::{
     Completed, DirectFiles, Limits, MemoryBackend, MmapBackend, PreadBackend, PreadConfig, Priority, Read,
     ReadBackend, Tag, Throttled,
 };
+#[cfg(target_os = "linux")]
+pub use backend::{UringBackend, UringConfig};
 pub use catalog::{ByteRange, Catalog, Record};
-pub use error::{HeaderError, OpenError, StoreError};
+#[cfg(target_os = "linux")]
+pub use error::UringError;
+pub use error::{HeaderError, OpenError, PackError, StoreError};
 pub use file_store::{FileStore, StoreConfig, Verify};
 pub use files::{Content, DataFile, FileSet};
 pub use gguf::{Gguf, Metadata, TensorInfo};

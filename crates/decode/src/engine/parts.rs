@@ -141,9 +141,10 @@ pub(super) fn store(
     gguf: &Gguf,
     io: Io,
     clock: &Arc<dyn Clock>,
+    decisions: &mut Vec<Decision>,
 ) -> Result<Box<dyn ExpertStore>, DecodeError> {
     let config = io.store;
-    let backend = io.open(gguf, clock)?;
+    let backend = io.open(gguf, clock, decisions)?;
     Ok(Box::new(FileStore::with_config(catalog, gguf.files().clone(), backend, config)))
 }
 

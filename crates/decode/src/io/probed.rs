@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use forerun_model::Clock;
-use forerun_storage::probe::{Access, Cached, Device, ProbeConfig, ProbeReport, record_bytes};
-use forerun_storage::{Catalog, Gguf, MergeLimits, PreadConfig, ProbeCache, probe};
+use forerun_storage::probe::{Access, Cached, Device, Method, ProbeConfig, ProbeReport, record_bytes};
+use forerun_storage::{Catalog, Gguf, MergeLimits, ProbeCache, probe};
 
 use crate::DecodeError;
 use crate::config::DiskProbe;
@@ -16,6 +16,7 @@ const DAY_SECONDS: u64 = 24 * 3600;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probed {
     pub(super) direct: bool,
+    pub(super) uring: bool,
     pub(super) depth: usize,
     pub(super) merge: MergeLimits,
     pub(super) bytes_per_second: Option<u64>,
@@ -24,8 +25,9 @@ pub(super) struct Probed {
 impl Default for Probed {
     /// Of a disk that wasn't measured.
     fn default() -> Self {
-        let depth = PreadConfig::default().n_threads;
-        Self { direct: true, depth, merge: MergeLimits::default(), bytes_per_second: None }
+        // Of direct reads, two fill the disk that was measured, and a demand waits for fewer guesses than with more.
+        let depth = 2;
+        Self { direct: true, uring: false, depth, merge: MergeLimits::default(), bytes_per_second: None }
     }
 }
 
@@ -46,6 +48,7 @@ pub(super) fn settings(
     decisions.push(Decision::new("probe", disk_name(&report.device), origin));
     Ok(Probed {
         direct: choice.access == Access::Direct,
+        uring: choice.method == Method::Uring,
         depth: choice.depth,
         merge: choice.merge(record_bytes as u64),
         bytes_per_second: choice.bytes_per_second,

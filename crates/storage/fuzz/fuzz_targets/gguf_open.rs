@@ -1,6 +1,6 @@
 //! Any bytes: opened as a model, and where they are one, with all their experts and resident tensors.
 //!
-//! `cargo +nightly fuzz run gguf_open corpus/gguf_open seeds -- -max_len=65536 -max_total_time=30`
+//! `cargo +nightly fuzz run gguf_open corpus/gguf_open seeds/gguf_open -- -max_len=65536 -max_total_time=30`
 
 #![no_main]
 

@@ -59,6 +59,7 @@ impl DirectFiles {
     }
 
     /// The direct handle of file `file`.
+    #[cfg(target_os = "linux")]
     pub(crate) fn file(&self, file: u16) -> Option<&File> {
         self.files.get(usize::from(file)).map(|file| &file.direct)
     }

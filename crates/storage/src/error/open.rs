@@ -127,6 +127,38 @@ pub enum OpenError {
         /// The limit.
         max: u64,
     },
+    /// A key of a packed file that is missing, or isn't what it must be.
+    #[error("key `{key}` of a packed file is {found}; it must be {expected}")]
+    PackKey {
+        /// The key.
+        key: &'static str,
+        /// The file's value, or "absent".
+        found: String,
+        /// What it must be.
+        expected: String,
+    },
+    /// A number in a list of a packed file that can't be right.
+    #[error("key `{key}` of a packed file holds {found} for layer {layer}; it must be {expected}")]
+    PackValue {
+        /// The key.
+        key: &'static str,
+        /// The layer.
+        layer: usize,
+        /// The number.
+        found: u32,
+        /// What it must be.
+        expected: String,
+    },
+    /// Packed experts that direct reads can't reach.
+    #[error("tensor `{name}` begins at byte {offset_bytes}, which is not a multiple of {align_bytes}")]
+    PackOffset {
+        /// The tensor.
+        name: String,
+        /// Where it begins in its file.
+        offset_bytes: u64,
+        /// What it must be a multiple of.
+        align_bytes: u64,
+    },
     /// A backend that can't read such files.
     #[error("{path} can't be read through {backend}: {reason}")]
     Backend {

@@ -59,12 +59,17 @@ impl Metadata {
 
     /// What tensor offsets are multiples of.
     pub(super) fn alignment(&self) -> Result<u64, HeaderError> {
-        let Some(value) = self.value("general.alignment") else { return Ok(ALIGNMENT_DEFAULT) };
-        let number = value.integer().and_then(|number| u64::try_from(number).ok());
-        number
-            .filter(|number| number.is_power_of_two() && *number <= ALIGNMENT_MAX)
-            .ok_or_else(|| HeaderError::Alignment { found: value.to_string(), max: ALIGNMENT_MAX })
+        alignment_of(self.value("general.alignment"))
     }
+}
+
+/// What tensor offsets are multiples of when `general.alignment` is `value`.
+pub(super) fn alignment_of(value: Option<&Value>) -> Result<u64, HeaderError> {
+    let Some(value) = value else { return Ok(ALIGNMENT_DEFAULT) };
+    let number = value.integer().and_then(|number| u64::try_from(number).ok());
+    number
+        .filter(|number| number.is_power_of_two() && *number <= ALIGNMENT_MAX)
+        .ok_or_else(|| HeaderError::Alignment { found: value.to_string(), max: ALIGNMENT_MAX })
 }
 
 impl KeyValues for Metadata {

@@ -1,4 +1,5 @@
-//! A bounded reader of GGUF versions 2 and 3, little-endian: one file, a split set, or bytes in memory.
+//! A bounded reader of GGUF versions 2 and 3, little-endian: one file, a split set, or bytes in memory; and a writer
+//! of version 3.
 //!
 //! Only headers are read. Every count, length and product is checked against the file's real length before memory is
 //! taken for it, so that a header costs at most as many bytes as its file has, and a small constant.
@@ -8,6 +9,7 @@ mod metadata;
 mod split;
 mod tensors;
 mod value;
+mod writer;
 
 use std::path::Path;
 
@@ -16,6 +18,7 @@ use bytes::Bytes;
 pub use metadata::Metadata;
 pub use tensors::{Dims, TensorInfo};
 pub use value::{Array, Value};
+pub use writer::{HeaderWriter, TensorSpec};
 
 use crate::OpenError;
 use crate::error::HeaderError;
@@ -32,6 +35,8 @@ pub struct Gguf {
     tensors: Vec<TensorInfo>,
     /// Positions in `tensors`, sorted by name.
     by_name: Vec<u32>,
+    /// Bytes of each file's header, without what pads it.
+    header_bytes: Vec<u64>,
 }
 
 impl Gguf {
@@ -66,14 +71,15 @@ impl Gguf {
         for (path, shard) in located.paths.iter().zip(&shards) {
             split::check_total(path, &shard.metadata, n_tensors as u64)?;
         }
+        let header_bytes = shards.iter().map(|shard| shard.len_bytes).collect();
         let mut shards = shards.into_iter();
-        let Header { metadata, mut tensors, mut by_name } = shards.next().unwrap_or_default();
+        let Header { metadata, mut tensors, mut by_name, .. } = shards.next().unwrap_or_default();
         if shards.len() > 0 {
             tensors.extend(shards.flat_map(|shard| shard.tensors));
             by_name = (0..).take(tensors.len()).collect();
             by_name.sort_unstable_by(|&a, &b| tensors[a as usize].name.cmp(&tensors[b as usize].name));
         }
-        let gguf = Self { metadata, files, tensors, by_name };
+        let gguf = Self { metadata, files, tensors, by_name, header_bytes };
         gguf.check_names().map(|()| gguf)
     }
 
@@ -92,6 +98,11 @@ impl Gguf {
     /// The files, in the order of their shards.
     pub fn files(&self) -> &FileSet {
         &self.files
+    }
+
+    /// Bytes of each file's header, up to the end of its list of tensors.
+    pub fn header_bytes(&self) -> &[u64] {
+        &self.header_bytes
     }
 
     /// All tensors, in the order of files and headers.
@@ -113,6 +124,7 @@ struct Header {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     by_name: Vec<u32>,
+    len_bytes: u64,
 }
 
 impl Header {
@@ -133,9 +145,10 @@ impl Header {
         let mut tensors = tensors::read(cursor, counts.n_tensors, file)?;
         let mut by_name: Vec<u32> = cursor.room("the list of tensors", counts.n_tensors, 0)?;
         by_name.extend((0..).take(tensors.len()));
-        let data_start = cursor.at().next_multiple_of(alignment);
+        let len_bytes = cursor.at();
+        let data_start = len_bytes.next_multiple_of(alignment);
         tensors::place(&mut tensors, data_start, alignment, cursor.file_bytes())?;
         tensors::check_apart(&tensors, &mut by_name)?;
-        Ok(Self { metadata, tensors, by_name })
+        Ok(Self { metadata, tensors, by_name, len_bytes })
     }
 }

@@ -19,6 +19,14 @@ pub struct Dims {
 }
 
 impl Dims {
+    /// The axes of `sizes`, fastest first; `None` unless there are 1 to 4.
+    pub fn new(sizes: &[u64]) -> Option<Self> {
+        let n = u8::try_from(sizes.len()).ok().filter(|_| (1..=DIMS_MAX).contains(&sizes.len()))?;
+        let mut dims = Self { sizes: [1; DIMS_MAX], n };
+        dims.sizes[..sizes.len()].copy_from_slice(sizes);
+        Some(dims)
+    }
+
     /// The sizes, fastest first.
     pub fn as_slice(&self) -> &[u64] {
         &self.sizes[..usize::from(self.n)]
@@ -81,7 +89,7 @@ fn read_one(cursor: &mut Cursor<'_>, idx: u64, file: u16) -> Result<TensorInfo, 
 }
 
 /// Bytes of a tensor; every product is checked.
-fn tensor_bytes(name: &str, quant: QuantType, dims: Dims) -> Result<u64, HeaderError> {
+pub(super) fn tensor_bytes(name: &str, quant: QuantType, dims: Dims) -> Result<u64, HeaderError> {
     let impossible = || HeaderError::Dims { name: name.to_owned(), dims: dims.as_slice().to_vec() };
     if dims.as_slice().contains(&0) {
         return Err(impossible());

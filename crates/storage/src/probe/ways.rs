@@ -59,7 +59,7 @@ pub(super) fn ways(
         chill: None,
     };
     vec![
-        past_cache(Method::Uring, Box::new(|_| Err("this version doesn't read through it".to_owned()))),
+        past_cache(Method::Uring, uring(direct, clock)),
         past_cache(Method::Pread, pread(files, direct, clock)),
         Way {
             method: Method::Pread,
@@ -70,6 +70,22 @@ pub(super) fn ways(
             chill: Some(Box::new(Pages(Chiller::open(files), read_bytes))),
         },
     ]
+}
+
+#[cfg(target_os = "linux")]
+fn uring(direct: &Result<DirectFiles, String>, clock: &Arc<dyn Clock>) -> Open {
+    use crate::{UringBackend, UringConfig};
+    let (direct, clock) = (direct.clone(), Arc::clone(clock));
+    Box::new(move |depth| {
+        let config = UringConfig { device_depth: depth, depth };
+        let backend = UringBackend::new(direct.clone()?, config, None, Arc::clone(&clock));
+        Ok(Box::new(backend.map_err(|error| error.to_string())?))
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn uring(_direct: &Result<DirectFiles, String>, _clock: &Arc<dyn Clock>) -> Open {
+    Box::new(|_| Err("only Linux has it".to_owned()))
 }
 
 fn pread(files: &FileSet, direct: &Result<DirectFiles, String>, clock: &Arc<dyn Clock>) -> Open {
