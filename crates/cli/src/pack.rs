@@ -9,8 +9,8 @@ use std::time::Instant;
 use forerun_decode::bytes_text;
 use forerun_model::{LayerId, ModelShape, Routing};
 use forerun_sim::Trace;
+use forerun_storage::Gguf;
 use forerun_storage::repack::{self, Existing, Job, Order, Settings, Summary};
-use forerun_storage::{Gguf, PackError};
 use serde::Serialize;
 
 use crate::Outcome;
@@ -49,8 +49,8 @@ pub(crate) fn unpack(args: &UnpackArgs) -> Result<Outcome, Box<dyn Error>> {
 }
 
 fn settings(args: &CopyArgs) -> Settings {
-    let mut settings = Settings::default();
-    settings.existing = if args.force { Existing::Replace } else { Existing::Refuse };
+    let existing = if args.force { Existing::Replace } else { Existing::Refuse };
+    let mut settings = Settings { existing, ..Settings::default() };
     if let Some(bytes) = args.checkpoint {
         settings.checkpoint_bytes = bytes;
         settings.step_bytes = settings.step_bytes.min(bytes.max(1));
@@ -139,11 +139,7 @@ struct Runs {
 fn trace_order(header: &Path, source: &Gguf) -> Result<(Order, Runs), Box<dyn Error>> {
     let shape = ModelShape::from_metadata(&source.metadata)?;
     let read = |path: &Path| {
-        std::fs::read(path).map_err(|source| PackError::Write {
-            doing: "read the trace",
-            path: path.to_owned(),
-            source,
-        })
+        std::fs::read(path).map_err(|e| format!("cannot read the trace {}: {e}", path.display()))
     };
     let trace = Trace::parse(&read(header)?, &read(&header.with_extension("bin"))?)?;
     let (found, expected) = ((trace.n_layers, trace.n_experts), (shape.n_layers(), shape.moe.n_experts));
