@@ -26,7 +26,7 @@ use forerun_model::{Clock, ExpertKey, LayerId, ModelShape, Nanos, Routing, Syste
 use forerun_sim::{Synthetic, Trace};
 use forerun_storage::{
     Catalog, DirectFiles, ExpertStore, FileStore, Gguf, PreadBackend, PreadConfig, Priority, Read,
-    ReadBackend, StoreStats, Tag,
+    ReadBackend, RefusedReason, StoreStats, Tag,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -165,20 +165,27 @@ fn experts(model: &Model, backend: Box<dyn ReadBackend>, steps: &[Vec<ExpertKey>
     touch(&arena);
     timed(|| {
         let (mut done, mut n_experts) = (Vec::new(), 0);
-        for step in steps.iter().flat_map(|step| step.chunks(n_slots)) {
-            for (slot, key) in (0..).map(SlotIdx).zip(step) {
-                let lease = arena.try_write(slot).ok_or("a slot is still leased")?;
-                let begun = store.begin(*key, lease, Priority::Demand);
-                begun.map_err(|refused| format!("{key}: {:?}", refused.reason))?;
-            }
-            store.start();
-            while done.len() < step.len() {
+        for step in steps {
+            let mut free: Vec<SlotIdx> = (0..).map(SlotIdx).take(n_slots).collect();
+            let (mut n_begun, mut n_over) = (0, 0);
+            while n_over < step.len() {
+                while let (Some(key), Some(slot)) = (step.get(n_begun), free.last()) {
+                    let lease = arena.try_write(*slot).ok_or("a slot is still leased")?;
+                    match store.begin(*key, lease, Priority::Demand) {
+                        Ok(()) => free.pop(),
+                        Err(refused) if matches!(refused.reason, RefusedReason::QueueFull) => break,
+                        Err(refused) => return Err(format!("{key}: {:?}", refused.reason).into()),
+                    };
+                    n_begun += 1;
+                }
+                store.start();
                 store.wait(Nanos::MAX, &mut done);
+                for fetched in done.drain(..) {
+                    free.push(fetched.result?.lease.slot());
+                    n_over += 1;
+                }
             }
-            for fetched in done.drain(..) {
-                fetched.result?;
-                n_experts += 1;
-            }
+            n_experts += step.len();
         }
         let stats = store.stats();
         Ok(Cost { bytes: stats.read_bytes, n_experts, stats, ..Cost::default() })
@@ -311,6 +318,10 @@ fn uring(
 }
 
 fn main() -> Outcome<()> {
+    // Cargo starts benchmarks in the folder of their package; paths are meant from the checkout's root.
+    if let Some(package) = env::var_os("CARGO_MANIFEST_DIR") {
+        env::set_current_dir(Path::new(&package).join(".."))?;
+    }
     let args = Args::parse(env::args().skip(1))?;
     let models: Vec<Model> = args.models.iter().map(|path| Model::open(path)).collect::<Outcome<_>>()?;
     let mut sources: Vec<Source> =

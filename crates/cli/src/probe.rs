@@ -29,10 +29,7 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<Outcome, Box<dyn Error>> {
     let path = args.model.as_ref().or(args.file.as_ref());
     let gguf = match embedded::source(path)? {
         ModelSource::Path(path) => Gguf::open(&path)?,
-        ModelSource::Embedded { .. } => {
-            let words = "the model is inside the program: there is no disk to measure; name a file with -m";
-            return Err(words.into());
-        }
+        ModelSource::Embedded { .. } => return no_disk(args.json),
     };
     let record = args.record.map(usize::try_from).transpose()?.unwrap_or_else(|| usual_read(&gguf));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -50,6 +47,19 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<Outcome, Box<dyn Error>> {
     // What a limited disk gives is not what the disk gives.
     if !args.no_cache && args.disk_limit.is_none() {
         keep(&report);
+    }
+    Ok(Outcome::Done)
+}
+
+/// The embedded model is read from the program itself.
+fn no_disk(json: bool) -> Result<Outcome, Box<dyn Error>> {
+    let reason = "the model is inside the program, so there is no disk to measure; name a file with -m";
+    let mut stdout = io::stdout().lock();
+    if json {
+        serde_json::to_writer(&mut stdout, &serde_json::json!({ "device": null, "reason": reason }))?;
+        stdout.write_all(b"\n")?;
+    } else {
+        writeln!(stdout, "{reason}")?;
     }
     Ok(Outcome::Done)
 }

@@ -84,7 +84,7 @@ fn measure(
     let mut free = Vec::new();
     for slot in 0..u32::try_from(depth)? {
         let lease = arena.try_write(SlotIdx(slot)).ok_or("a new arena's slots are free")?;
-        free.push(lease.split([0..READ_BYTES]));
+        free.push(vec![lease.window(0..READ_BYTES)]);
     }
     let (start, mut n_begun, mut n_bytes, mut done) = (clock.now(), 0, 0, Vec::new());
     while clock.now() - start < SPAN {

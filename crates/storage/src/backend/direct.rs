@@ -88,29 +88,26 @@ fn open(file: &DataFile) -> Result<(File, u32), String> {
     let direct =
         reopen(content).map_err(|error| format!("the file system refuses direct reads ({error})"))?;
     let arena = Arena::new(1, SLOT_ALIGN_BYTES).map_err(|error| error.to_string())?;
-    let lease = arena.try_write(SlotIdx(0)).expect("the only slot of a new arena is free");
-    let mut last = None;
-    let block = BLOCKS_BYTES[0] as usize;
-    // Begins one small block into the memory, which a disk of larger blocks doesn't take either.
-    let mut window = lease.window(block..SLOT_ALIGN_BYTES);
+    let block_bytes = find_block(|block_bytes| {
+        let lease = arena.try_write(SlotIdx(0)).expect("the only slot is free between reads");
+        // A small block lands one small block into the memory, which a disk of larger blocks doesn't take either.
+        let start = if block_bytes == BLOCKS_BYTES[0] { block_bytes as usize } else { 0 };
+        let mut window = lease.window(start..start + (block_bytes as usize).min(SLOT_ALIGN_BYTES - start));
+        read_vectored_at(&direct, &mut [IoSliceMut::new(window.bytes_mut())], 0)
+    })?;
+    Ok((direct, block_bytes))
+}
+
+/// The smallest block that can be read.
+fn find_block(mut read: impl FnMut(u32) -> io::Result<usize>) -> Result<u32, String> {
+    let mut last = String::new();
     for block_bytes in BLOCKS_BYTES {
-        let bytes = window.bytes_mut();
-        let len = (block_bytes as usize).min(bytes.len());
-        match read_vectored_at(&direct, &mut [IoSliceMut::new(&mut bytes[..len])], 0) {
-            Ok(_) => return Ok((direct, block_bytes)),
-            Err(error) => last = Some(error),
-        }
-        if block_bytes == BLOCKS_BYTES[0] {
-            let lease = window.join().expect("it is the only window");
-            window = lease.window(0..SLOT_ALIGN_BYTES);
+        match read(block_bytes) {
+            Ok(_) => return Ok(block_bytes),
+            Err(error) => last = error.to_string(),
         }
     }
-    Err(match last {
-        Some(error) => format!(
-            "direct reads were accepted when the file was opened and refused when it was read ({error})"
-        ),
-        None => "no block size was tried".into(),
-    })
+    Err(format!("direct reads were accepted when the file was opened and refused when it was read ({last})"))
 }
 
 /// The same file once more, past the page cache. Not by its path, where another file may be by now.
@@ -169,6 +166,36 @@ mod tests {
     fn bytes_in_memory_are_refused_in_words() {
         let error = DirectFiles::open(&testing::in_memory(&[Bytes::from_static(b"x")])).unwrap_err();
         assert!(error.ends_with("it is in memory already"), "{error}");
+    }
+
+    #[test]
+    fn the_smallest_block_that_can_be_read_is_taken() {
+        let disk_of = |blocks: u32| {
+            move |asked: u32| match asked.is_multiple_of(blocks) {
+                true => Ok(asked as usize),
+                false => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+            }
+        };
+        assert_eq!(find_block(disk_of(512)), Ok(512));
+        assert_eq!(find_block(disk_of(4096)), Ok(4096));
+        let why = find_block(disk_of(65_536)).unwrap_err();
+        assert!(why.contains("accepted when the file was opened and refused when it was read"), "{why}");
+    }
+
+    /// Case 91: what a file system refuses after all comes from the page cache, and is told.
+    #[test]
+    fn a_read_that_is_refused_later_comes_from_the_page_cache() {
+        let bytes: Vec<u8> = (0..9_000_u32).map(|i| i.to_le_bytes()[0]).collect();
+        let Ok(files) = DirectFiles::open(&testing::temporary(&[bytes.clone().into()])) else {
+            eprintln!("skipped: no direct reads of temporary files");
+            return;
+        };
+        let mut buffer = vec![0; 1000];
+        let n = files.read_at(0, &mut [IoSliceMut::new(&mut buffer)], 0).unwrap();
+        // This memory begins at no block's boundary and has no block's length: most file systems refuse it.
+        let refused = files.was_refused();
+        assert_eq!(buffer[..n], bytes[..n]);
+        assert!(n == 1000 || !refused, "{n} bytes came from the page cache");
     }
 
     /// Such a file system either takes direct reads or says why not; both are fine, a wrong byte isn't.

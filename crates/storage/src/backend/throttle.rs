@@ -99,9 +99,11 @@ impl<B: ReadBackend> ReadBackend for Throttled<B> {
             return Err(read);
         }
         let (tag, priority, len_bytes) = (read.tag, read.priority, read.len_bytes());
+        // Before the backend inside gets it, since some read as it is submitted.
+        let now = self.clock.now() - self.lag;
         self.inner.submit(read)?;
         self.n_inside += 1;
-        self.disk.submit(self.clock.now() - self.lag, tag, priority, len_bytes);
+        self.disk.submit(now, tag, priority, len_bytes);
         Ok(())
     }
 

@@ -74,6 +74,7 @@ pub(super) fn merge(chosen: Chosen, record: Option<&Rate>, small: Option<&Rate>)
 
 /// Bytes that could be read in the time that a request takes beyond its bytes: from two lengths of reads, whose times
 /// lie on a line.
+#[expect(clippy::cast_possible_truncation, reason = "a rounded number of bytes, which saturates")]
 fn overhead_bytes(record: Option<&Rate>, small: Option<&Rate>) -> Option<u64> {
     let (record, small) = (record?, small?);
     let span = |rate: &Rate| rate.read_bytes as f64 / rate.bytes_per_second as f64;

@@ -108,7 +108,7 @@ mod linux {
                 eprintln!("skipped: the file system keeps the pages of temporary files, or doesn't say");
                 return;
             }
-            let mut bytes = vec![0; LEN_BYTES as usize];
+            let mut bytes = vec![0; 64 << 10];
             files.files()[0].read_exact_at(&mut bytes, LEN_BYTES).unwrap();
             assert!(!chiller.is_out(&place(1), LEN_BYTES / 2).unwrap(), "it was just read");
             assert!(

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Content, DataFile, FileSet};
+use crate::{DataFile, FileSet};
 
 /// What tells one disk, and the file system on it, from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl Device {
 #[cfg(unix)]
 fn of_file(file: &DataFile) -> Option<Device> {
     use std::os::unix::fs::MetadataExt;
-    let Content::File(content) = &file.content else { return None };
+    let crate::Content::File(content) = &file.content else { return None };
     let device = content.metadata().ok()?.dev();
     let volume = rustix::fs::fstatvfs(content).map_or(0, |volume| volume.f_fsid);
     let volume = if volume == 0 { String::new() } else { format!("{volume:x}") };
@@ -89,7 +89,7 @@ fn file_system(file: &DataFile, id: &str) -> Option<String> {
 
 #[cfg(target_vendor = "apple")]
 fn file_system(file: &DataFile, _id: &str) -> Option<String> {
-    let Content::File(content) = &file.content else { return None };
+    let crate::Content::File(content) = &file.content else { return None };
     let kind = rustix::fs::fstatfs(content).ok()?.f_fstypename;
     let letters = kind.iter().take_while(|&&letter| letter != 0);
     Some(letters.map(|&letter| char::from(letter.to_ne_bytes()[0])).collect())

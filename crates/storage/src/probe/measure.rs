@@ -47,7 +47,8 @@ pub(super) fn measure(
     places: &mut dyn Iterator<Item = Place>,
 ) -> Result<Sample, String> {
     let n = load.depth.min(backend.limits().depth).min(slots.len());
-    let mut free: Vec<Vec<Window>> = slots.drain(..n).map(|slot| slot.split([0..load.read_bytes])).collect();
+    let mut free: Vec<Vec<Window>> =
+        slots.drain(..n).map(|slot| vec![slot.window(0..load.read_bytes)]).collect();
     let (mut n_in_flight, mut next_tag, mut problem, mut done) = (0, 0, None, Vec::new());
     let start = clock.now();
     let (mut sample, mut end) = (Sample { n_reads: 0, n_bytes: 0, span: Nanos(0) }, start);

@@ -8,7 +8,7 @@ use super::device::Device;
 use crate::MergeLimits;
 
 /// Of the probe's procedure and of the report's fields: results of another version are measured anew.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Deepest queue that is tried.
 pub const DEPTH_MAX: usize = 8;

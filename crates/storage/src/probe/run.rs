@@ -160,11 +160,11 @@ impl<'a> Runner<'a> {
         let load = |until| Load { depth, read_bytes, until };
         let until = |deadline: Nanos| deadline.min(clock.now() + STEP);
         let Some(pages) = &way.chill else {
-            let mut places = self.places.by_ref().take(usize::try_from(share).unwrap_or(usize::MAX));
+            let mut places = self.places.by_ref().take(count(share));
             return measure(&mut *backend, clock, load(until(self.deadline)), slots, &mut places).map(Some);
         };
         let n_places = share.min(cold_places(self.best.values(), read_bytes)).max(depth as u64);
-        let places: Vec<Place> = self.places.by_ref().take(n_places as usize).collect();
+        let places: Vec<Place> = self.places.by_ref().take(count(n_places)).collect();
         let cold = pages.chill(&places)?;
         if cold.len() < depth {
             pages.forget(&places);
@@ -205,6 +205,11 @@ impl<'a> Runner<'a> {
         });
         rates.max_by_key(|rate| rate.bytes_per_second)
     }
+}
+
+/// As many as an iterator can be asked for.
+fn count(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
 }
 
 fn rate(way: &Way, depth: usize, read_bytes: usize, sample: Sample) -> Option<Rate> {

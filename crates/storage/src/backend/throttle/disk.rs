@@ -108,7 +108,7 @@ mod tests {
             let at = word.find(['+', '-']).unwrap();
             let (now, rest) = (Nanos(word[..at].parse().unwrap()), &word[at + 1..]);
             let (name, len) = rest.split_once(':').unwrap_or((rest, ""));
-            let tag = Tag(names.iter().position(|known| *known == name).unwrap_or(names.len()) as u64);
+            let tag = tag(names.iter().position(|known| *known == name).unwrap_or(names.len()));
             if word[at..].starts_with('+') {
                 let priority = if name.starts_with('g') { Priority::Guess } else { Priority::Demand };
                 names.push(name);
@@ -119,8 +119,13 @@ mod tests {
             }
         }
         disk.advance(Nanos(1_000_000));
-        let over = disk.begun.iter().map(|read| format!("{}@{}", names[read.tag.0 as usize], read.due.0));
+        let name = |of: Tag| names[(0..names.len()).find(|&i| tag(i) == of).unwrap()];
+        let over = disk.begun.iter().map(|read| format!("{}@{}", name(read.tag), read.due.0));
         assert_eq!(over.collect::<Vec<_>>().join(" "), expect);
+    }
+
+    fn tag(name_idx: usize) -> Tag {
+        Tag(name_idx as u64)
     }
 
     #[test]
