@@ -44,7 +44,8 @@ fn check_why(measured: &str, what: &str, expect: &str) {
 #[test]
 fn the_shallowest_queue_that_nearly_fills_the_disk_is_taken() {
     check("pread direct 1:1370 2:1380 4:1300 8:1230", "pread direct 1 1.38 GB/s");
-    check("pread direct 1:1300 2:1380 4:1400 8:1230", "pread direct 2 1.40 GB/s");
+    check("pread direct 1:1200 2:1300 4:1400 8:1230", "pread direct 2 1.40 GB/s");
+    check("pread direct 1:1260 2:1300 4:1400", "pread direct 1 1.40 GB/s");
     check("pread direct 1:100 2:200 4:400 8:780", "pread direct 8 780 MB/s");
     check_why("pread direct 1:1370 2:1380", "depth", "1: 1.37 GB/s; depth 2 gave 1.38 GB/s, hardly more");
     check_why("pread direct 1:100 2:200", "depth", "2: the most, 200 MB/s");
