@@ -20,7 +20,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use std::{env, fs};
+use std::{env, fmt, fs};
 
 use forerun_arena::{Arena, SlotIdx};
 use forerun_model::{Clock, ExpertKey, LayerId, ModelShape, Nanos, Routing, SystemClock};
@@ -62,6 +62,18 @@ impl Args {
             (args.models, args.n_steps, args.n_rounds) = (vec![FIXTURE.into()], 4, 1);
         }
         Ok(args)
+    }
+}
+
+/// Why a way of reading can't be had here.
+#[derive(Debug)]
+struct Unavailable(String);
+
+impl Error for Unavailable {}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -258,7 +270,7 @@ fn drop_pages(model: &Model) -> Outcome<()> {
 
 #[cfg(not(target_os = "linux"))]
 fn drop_pages(_model: &Model) -> Outcome<()> {
-    Err("cold cached reads are measured on Linux only".into())
+    Err(Unavailable("cold cached reads are measured on Linux only".into()).into())
 }
 
 /// One way to read.
@@ -272,11 +284,13 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Raw,
         Self::Stretch,
+        Self::Pread(1),
         Self::Pread(2),
         Self::Pread(4),
+        Self::Uring(1),
         Self::Uring(2),
         Self::Uring(4),
         Self::Cached,
@@ -292,39 +306,35 @@ impl Way {
         }
     }
 
-    fn run(self, model: &Model, steps: &[Vec<ExpertKey>], round: usize) -> Outcome<Option<Cost>> {
+    /// # Errors
+    /// [`Unavailable`] where the system or the file doesn't offer this way.
+    fn run(self, model: &Model, steps: &[Vec<ExpertKey>], round: usize) -> Outcome<Cost> {
         let (files, clock) = (model.gguf.files(), Arc::new(SystemClock::new()));
-        let direct = match DirectFiles::open(files) {
-            Ok(direct) => direct,
-            Err(why) if self == Self::Raw => {
-                eprintln!("{}: no direct reads: {why}", model.name);
-                return Ok(None);
-            }
-            Err(_) if self != Self::Cached => return Ok(None),
-            Err(why) => return Err(why.into()),
-        };
+        let direct = || DirectFiles::open(files).map_err(Unavailable);
         let backend: Box<dyn ReadBackend> = match self {
             Self::Raw => {
+                let direct = direct()?;
                 let ranges = same_bytes(model, steps, direct.align_bytes());
-                return raw(model, &direct, &ranges).map(Some);
+                return raw(model, &direct, &ranges);
             }
             Self::Stretch => {
+                let direct = direct()?;
                 let ranges = same_bytes(model, steps, direct.align_bytes());
                 let bytes = ranges.iter().map(|range| range.2 as u64).sum();
                 let ranges = stretch(model, bytes, direct.align_bytes(), round);
-                return raw(model, &direct, &ranges).map(Some);
+                return raw(model, &direct, &ranges);
             }
             Self::Pread(n_threads) => {
                 let config = PreadConfig { n_threads, ..PreadConfig::default() };
-                Box::new(PreadBackend::direct(files, direct, config, clock)?)
+                Box::new(PreadBackend::direct(files, direct()?, config, clock)?)
             }
-            Self::Uring(device_depth) => uring(direct, device_depth, clock)?,
+            Self::Uring(device_depth) => uring(direct()?, device_depth, clock)?,
             Self::Cached => {
                 drop_pages(model)?;
                 Box::new(PreadBackend::new(files, PreadConfig::default(), clock)?)
             }
         };
-        experts(model, backend, steps).map(Some)
+        experts(model, backend, steps)
     }
 }
 
@@ -332,7 +342,8 @@ impl Way {
 fn uring(direct: DirectFiles, device_depth: usize, clock: Arc<dyn Clock>) -> Outcome<Box<dyn ReadBackend>> {
     use forerun_storage::{UringBackend, UringConfig};
     let config = UringConfig { device_depth, ..UringConfig::default() };
-    Ok(Box::new(UringBackend::new(direct, config, None, clock)?))
+    let backend = UringBackend::new(direct, config, None, clock);
+    Ok(Box::new(backend.map_err(|why| Unavailable(why.to_string()))?))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -341,7 +352,7 @@ fn uring(
     _device_depth: usize,
     _clock: Arc<dyn Clock>,
 ) -> Outcome<Box<dyn ReadBackend>> {
-    Err("only Linux has io_uring".into())
+    Err(Unavailable("only Linux has io_uring".into()).into())
 }
 
 fn main() -> Outcome<()> {
@@ -361,8 +372,10 @@ fn main() -> Outcome<()> {
             for (i, way) in Way::ALL.into_iter().enumerate() {
                 let steps = source.steps(model, first, &args);
                 first += args.n_steps;
-                if let Some(cost) = way.run(model, &steps, round * Way::ALL.len() + i)? {
-                    costs[i].push(cost);
+                match way.run(model, &steps, round * Way::ALL.len() + i) {
+                    Ok(cost) => costs[i].push(cost),
+                    Err(why) if why.is::<Unavailable>() => eprintln!("{}, {}: {why}", model.name, way.name()),
+                    Err(error) => return Err(error),
                 }
             }
         }
