@@ -148,11 +148,22 @@ impl Memory {
     pub(crate) unsafe fn release_pages(&self, slot: SlotIdx) -> io::Result<()> {
         self.accesses[slot.0 as usize].write();
         #[cfg(unix)]
-        // SAFETY: the slot lies inside the map, and dropped anonymous pages read as zero, which is as good as any
-        // other content of a slot that nobody has sealed; no reference to them lives.
-        unsafe {
-            let start = slot.0 as usize * self.stride;
-            self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, self.stride)?;
+        if let Some(pages) =
+            whole_pages(slot.0 as usize * self.stride, self.stride, rustix::param::page_size())
+        {
+            // SAFETY: whole pages inside the slot, so no neighbour loses a byte; the map is as long as all slots. Dropped
+            // anonymous pages read as zero, which is as good as any other content of a slot that nobody has sealed; no
+            // reference to them lives.
+            unsafe {
+                self.map.unchecked_advise_range(
+                    memmap2::UncheckedAdvice::DontNeed,
+                    pages.start,
+                    pages.len(),
+                )?;
+            }
+            // Or the system might fill the hole again, to join it with its neighbours.
+            #[cfg(target_os = "linux")]
+            self.map.advise_range(memmap2::Advice::NoHugePage, pages.start, pages.len())?;
         }
         Ok(())
     }
@@ -193,9 +204,37 @@ impl Memory {
     }
 }
 
+/// The pages of `page_bytes` that lie inside a range as a whole; systems have larger ones than slots are aligned to.
+#[cfg(unix)]
+fn whole_pages(start: usize, len: usize, page_bytes: usize) -> Option<Range<usize>> {
+    let end = (start + len) / page_bytes * page_bytes;
+    let start = start.next_multiple_of(page_bytes);
+    (start < end).then_some(start..end)
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn only_pages_inside_a_slot_are_given_back() {
+        assert_eq!(whole_pages(8192, 8192, 4096), Some(8192..16_384));
+        assert_eq!(whole_pages(8192, 40_960, 16_384), Some(16_384..49_152));
+        assert_eq!(whole_pages(4096, 12_288, 16_384), None);
+        assert_eq!(whole_pages(4096, 65_536, 65_536), None);
+    }
+
+    #[test]
+    fn a_slot_given_back_leaves_its_neighbours_alone() {
+        let arena = Arena::new(3, 4096).unwrap();
+        let mut leases: Vec<_> = (0..3).map(|i| arena.try_write(SlotIdx(i)).unwrap()).collect();
+        leases.iter_mut().for_each(|lease| lease.bytes_mut().fill(7));
+        leases[1].release_pages().unwrap();
+        for i in [0, 2] {
+            assert!(leases[i].bytes_mut().iter().all(|&byte| byte == 7));
+        }
+    }
 
     #[test]
     fn slots_are_page_aligned_and_apart() {

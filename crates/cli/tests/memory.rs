@@ -30,7 +30,8 @@ fn a_budget_holds_and_changes_no_word() {
     };
 
     // The smallest budgets first: the outer measure only knows the largest child.
-    let (code, words) = failure(&["run", "-m", model, "--ctx", "512", "--memory", "2MiB", prompt]);
+    let least = ["run", "-m", model, "--io", "pread", "--ctx", "512", "--memory", "2MiB", prompt];
+    let (code, words) = failure(&least);
     assert_eq!(code, 1, "{words}");
     for line in ["2.00MiB is too small", "dense weights", "KV cache", "expert slots", "total"] {
         assert!(words.contains(line), "{words}");

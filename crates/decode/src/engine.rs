@@ -13,7 +13,7 @@ use forerun_storage::{Catalog, Resident, ResidentMode, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
-use crate::io::{self, DiskRates};
+use crate::io::{self, Disk};
 use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
 use crate::sampler::SamplerConfig;
 use crate::step::{Lookahead, StepLoop};
@@ -36,7 +36,7 @@ pub struct Engine {
     steps: StepLoop,
     output: StepOutput,
     plan: MemoryPlan,
-    rates: DiskRates,
+    disk: Disk,
     decisions: Vec<Decision>,
     clock: Arc<dyn Clock>,
     rows: Vec<Row>,
@@ -78,8 +78,8 @@ impl Engine {
     /// Opens the model of `config`.
     ///
     /// # Errors
-    /// [`DecodeError`]: the file, its header, the budget, or what the system refuses. Nothing large has been
-    /// allocated when a budget is refused.
+    /// [`DecodeError`]: the file, its header, the budget, or what the system refuses. When a budget is refused,
+    /// nothing large has been allocated but a few buffers of a probe, which are gone again.
     pub fn open(config: &EngineConfig) -> Result<Self, DecodeError> {
         Self::open_with(config, Parts::default())
     }
@@ -100,7 +100,7 @@ impl Engine {
         let context = parts::context(config, &shape, &mut decisions)?;
         let n_threads = parts::threads(config, &mut decisions);
         let io = io::choose(config, &gguf, &catalog, &own.clock, &mut decisions)?;
-        let rates = io.rates;
+        let disk = io.disk.clone();
         let plan = PlanInput {
             shape: &shape,
             slot_bytes: catalog.slot_bytes(io.align_bytes).next_multiple_of(SLOT_ALIGN_BYTES) as u64,
@@ -141,7 +141,7 @@ impl Engine {
             steps,
             output: StepOutput::default(),
             plan,
-            rates,
+            disk,
             decisions,
             clock,
             rows: Vec::new(),
@@ -267,14 +267,14 @@ impl Engine {
         &self.plan
     }
 
-    /// What was decided automatically, and why.
-    pub fn decisions(&self) -> &[Decision] {
-        &self.decisions
+    /// What was decided automatically, and why, with what the system has decided otherwise since.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.decisions.iter().cloned().chain(self.disk.fallback()).collect()
     }
 
     /// What the disk gives and is let give.
-    pub(crate) fn disk_rates(&self) -> DiskRates {
-        self.rates
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.disk
     }
 
     /// Counts of the scheduler.

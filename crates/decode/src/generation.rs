@@ -238,7 +238,7 @@ impl<'a> Generation<'a> {
     #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
     fn telemetry(&self) -> Telemetry {
         let scheduler = self.engine.scheduler_stats().since(&self.start.scheduler);
-        let (store, rates) = (self.engine.store_stats(), self.engine.disk_rates());
+        let (store, disk) = (self.engine.store_stats(), self.engine.disk());
         let decode_ms = self.decode_time.as_millis_f64();
         let loop_ms = self.prompt_time.as_millis_f64() + decode_ms;
         let stall_ms = scheduler.stall.as_millis_f64();
@@ -255,15 +255,15 @@ impl<'a> Generation<'a> {
             bytes_wasted: scheduler.bytes_wasted,
             reads: store.n_reads - self.start.store.n_reads,
             merged_reads: store.n_merged - self.start.store.n_merged,
-            disk_limit: rates.limit,
-            disk_rate: rates.probed,
+            disk_limit: disk.limit,
+            disk_rate: disk.probed,
             experts_again: scheduler.again,
             hit_rate: scheduler.hit_rate(),
             stall_ms,
             compute_ms: (loop_ms - stall_ms).max(0.0),
             memory: Memory::of(self.engine.plan(), process),
             swap_bytes: process.map(|process| process.swap_bytes),
-            decisions: self.engine.decisions().to_vec(),
+            decisions: self.engine.decisions(),
         }
     }
 }

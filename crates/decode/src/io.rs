@@ -39,15 +39,24 @@ pub(crate) struct Io {
     pub(crate) align_bytes: u32,
     /// What it takes of the budget.
     pub(crate) bytes: u64,
-    /// What the disk gives and is let give, for telemetry.
-    pub(crate) rates: DiskRates,
+    pub(crate) disk: Disk,
 }
 
-/// Bytes a second.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DiskRates {
+/// What a disk gives and is let give, in bytes a second, and how it is read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Disk {
     pub(crate) limit: Option<u64>,
     pub(crate) probed: Option<u64>,
+    /// The files whose direct reads may turn out otherwise later.
+    direct: Option<DirectFiles>,
+}
+
+impl Disk {
+    /// What the system has decided otherwise since.
+    pub(crate) fn fallback(&self) -> Option<Decision> {
+        let why = self.direct.as_ref().and_then(DirectFiles::fallback)?;
+        Some(Decision::new("io", "another way than chosen", why))
+    }
 }
 
 #[derive(Debug)]
@@ -112,8 +121,12 @@ pub(crate) fn choose(
     let limit = config.disk_limit;
     // Through the page cache, one thread alone gets half of a disk.
     let depth = if matches!(way, Way::Cached) { PreadConfig::default().n_threads } else { settings.depth };
-    let rates = DiskRates { limit: limit.map(NonZeroU64::get), probed: settings.bytes_per_second };
-    Ok(Io { way, depth, limit, store, align_bytes, bytes, rates })
+    let direct = match &way {
+        Way::Uring(files) | Way::Pread(files) => Some(files.clone()),
+        Way::Cached | Way::Mmap | Way::Memory => None,
+    };
+    let disk = Disk { limit: limit.map(NonZeroU64::get), probed: settings.bytes_per_second, direct };
+    Ok(Io { way, depth, limit, store, align_bytes, bytes, disk })
 }
 
 fn is_in_memory(gguf: &Gguf) -> bool {
@@ -156,6 +169,7 @@ fn uring(
     match UringBackend::new(direct.clone(), ring, None, Arc::clone(clock)) {
         Ok(backend) => Ok(Box::new(backend)),
         Err(why) => {
+            decisions.retain(|decision| decision.what != "io");
             decisions.push(Decision::new("io", "pread", why.to_string()));
             Ok(Box::new(PreadBackend::direct(files, direct, config, Arc::clone(clock))?))
         }

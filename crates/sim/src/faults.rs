@@ -24,7 +24,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Most errors, interruptions and short reads in a row that a survivable kind brings to one slot: a store that
+    /// Most errors, interruptions and short reads in a row that a survivable kind brings to one read: a store that
     /// repeats more often than this survives.
     pub const IN_A_ROW_MAX: u32 = 2;
 

@@ -359,11 +359,17 @@ pub(crate) mod tests {
 
     /// One layer of eight experts with records of three ranges of 2560 bytes each.
     pub(crate) fn catalog_of() -> Catalog {
+        catalog_over([0, 0, 0])
+    }
+
+    /// The same, its gate, up and down matrices in these files.
+    pub(crate) fn catalog_over(files: [u16; 3]) -> Catalog {
         let gate = MatrixLayout::new(QuantType::F32, 10, 64).unwrap();
         let layout =
             ExpertLayout { gate, up: gate, down: MatrixLayout::new(QuantType::F32, 64, 10).unwrap() };
-        let run = |offset_bytes| Run { first: Place { file: 0, offset_bytes }, stride_bytes: 2560 };
-        let places = Places::Regular([run(1001), run(1_021_001), run(2_041_001)]);
+        let run = |file, offset_bytes| Run { first: Place { file, offset_bytes }, stride_bytes: 2560 };
+        let [gate_file, up, down] = files;
+        let places = Places::Regular([run(gate_file, 1001), run(up, 1_021_001), run(down, 2_041_001)]);
         Catalog { layers: vec![Layer::new(LayerId(0), layout, places).unwrap()], n_experts: 8 }
     }
 }

@@ -148,8 +148,10 @@ impl FileStore {
         self.next_id
     }
 
-    fn submit(&mut self, read: Read, in_flight: InFlight) {
-        self.stats.n_reads += 1;
+    /// Submits a read, a demand if anybody waits for it.
+    fn submit(&mut self, mut read: Read, in_flight: InFlight) {
+        let priorities = in_flight.pieces.iter().map(|piece| self.fetches[&piece.fetch].priority);
+        read.priority = priorities.min().unwrap_or(read.priority);
         self.in_flight.insert(read.tag, in_flight);
         self.port.submit(read);
     }
@@ -158,6 +160,8 @@ impl FileStore {
     fn settle(&mut self, Completed { mut read, result }: Completed) {
         let mut state =
             self.in_flight.remove(&read.tag).expect("a backend returns reads that were submitted, once");
+        self.stats.n_reads += 1;
+        self.stats.n_merged += u64::from(state.takes_count());
         match result {
             Ok(n_bytes) => {
                 assert!(n_bytes <= read.len_bytes(), "a backend read more than it was asked for");
@@ -166,10 +170,9 @@ impl FileStore {
                 for piece in state.take_whole() {
                     self.end_piece(piece);
                 }
-                state.n_interruptions += u32::from(advance == Advance::Nothing);
                 match advance {
                     Advance::Whole => {}
-                    Advance::Nothing if n_bytes == 0 || state.n_interruptions > INTERRUPTIONS_MAX => {
+                    Advance::Nothing if state.is_stuck(n_bytes) => {
                         let at = read.offset_bytes + n_bytes;
                         self.fail(read, state, |fetch, piece, files| fetch.truncated(piece, at, files));
                     }
@@ -210,9 +213,9 @@ impl FileStore {
         } else {
             let (kind, text, at) = (source.kind(), source.to_string(), read.offset_bytes);
             let mut source = Some(source);
-            self.fail(read, state, |fetch, _, files| StoreError::Io {
+            self.fail(read, state, |fetch, piece, files| StoreError::Io {
                 key: fetch.key,
-                path: files.path(fetch.placement.ranges[0].range.file),
+                path: files.path(piece.placed.range.file),
                 offset_bytes: at,
                 source: source.take().unwrap_or_else(|| io::Error::new(kind, text.clone())),
             });

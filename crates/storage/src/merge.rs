@@ -29,7 +29,7 @@ impl Default for MergeLimits {
     }
 }
 
-/// Most ranges of one read: systems bound the buffers of a vectored read by 1024, and a range needs up to three.
+/// Most ranges of one read: systems bound the buffers of a vectored read by 1024, and a range needs up to two, and a gap one.
 const RANGES_MAX: usize = 256;
 
 /// Groups `ranges`, which begin and end at multiples of `align_bytes` and are in ascending order, into reads: each

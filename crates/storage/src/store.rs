@@ -84,9 +84,9 @@ pub trait ExpertStore: Send {
 /// Counts since the store was made; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Reads handed to the system: each is one call where the system reads into several buffers at once.
+    /// Reads that came back: each is one call of the system, where it reads into several buffers at once.
     pub n_reads: u64,
-    /// Those of `n_reads` that began to fill several experts' slots at once.
+    /// Those of `n_reads` that were for several experts at once; one that was resumed counts once.
     pub n_merged: u64,
     /// Bytes that arrived, with those between wanted ones.
     pub read_bytes: u64,

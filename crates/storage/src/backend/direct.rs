@@ -6,8 +6,8 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use forerun_arena::{Arena, SLOT_ALIGN_BYTES, SlotIdx};
 
@@ -21,6 +21,8 @@ const BLOCKS_BYTES: [u32; 2] = [512, 4096];
 pub struct DirectFiles {
     files: Arc<[Opened]>,
     align_bytes: u32,
+    /// What happened to the way of reading that was chosen.
+    note: Arc<OnceLock<String>>,
 }
 
 #[derive(Debug)]
@@ -45,7 +47,7 @@ impl DirectFiles {
             Ok(Opened { direct, cached: file.clone(), refused: AtomicBool::new(false) })
         });
         let files = opened.collect::<Result<_, String>>()?;
-        Ok(Self { files, align_bytes })
+        Ok(Self { files, align_bytes, note: Arc::default() })
     }
 
     /// The block that suits every file.
@@ -56,6 +58,18 @@ impl DirectFiles {
     /// Whether the system refused a direct read after the first ones, so that some went through the page cache.
     pub fn was_refused(&self) -> bool {
         self.files.iter().any(|file| file.refused.load(Ordering::Relaxed))
+    }
+
+    /// Why reads no longer go the way that was chosen, if something happened to it since.
+    pub fn fallback(&self) -> Option<String> {
+        let refused = "the file system took direct reads at first and refused some later: those went through the page cache";
+        self.was_refused().then(|| refused.to_owned()).or_else(|| self.note.get().cloned())
+    }
+
+    /// Says what happened to the way that was chosen; the first word counts.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn note(&self, why: &str) {
+        let _ = self.note.set(why.to_owned());
     }
 
     /// The direct handle of file `file`.
@@ -86,7 +100,7 @@ impl DirectFiles {
 fn open(file: &DataFile) -> Result<(File, u32), String> {
     let Content::File(content) = &file.content else { return Err("it is in memory already".into()) };
     let direct =
-        reopen(content).map_err(|error| format!("the file system refuses direct reads ({error})"))?;
+        reopen(file, content).map_err(|error| format!("the file system refuses direct reads ({error})"))?;
     let arena = Arena::new(1, SLOT_ALIGN_BYTES).map_err(|error| error.to_string())?;
     let block_bytes = find_block(|block_bytes| {
         let lease = arena.try_write(SlotIdx(0)).expect("the only slot is free between reads");
@@ -112,25 +126,31 @@ fn find_block(mut read: impl FnMut(u32) -> io::Result<usize>) -> Result<u32, Str
 
 /// The same file once more, past the page cache. Not by its path, where another file may be by now.
 #[cfg(target_os = "linux")]
-fn reopen(file: &File) -> io::Result<File> {
+fn reopen(_file: &DataFile, content: &File) -> io::Result<File> {
     use std::os::fd::AsRawFd;
 
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(format!("/proc/self/fd/{}", file.as_raw_fd()), flags, Mode::empty())?;
+    let fd = rustix::fs::open(format!("/proc/self/fd/{}", content.as_raw_fd()), flags, Mode::empty())?;
     Ok(fd.into())
 }
 
-/// The same open file, whose reads no longer leave pages behind.
+/// The same file once more, whose reads leave no pages behind. A copy of the handle would turn the page cache off for
+/// both, so it is opened by its path, if it is still the one there.
 #[cfg(target_vendor = "apple")]
-fn reopen(file: &File) -> io::Result<File> {
-    let file = file.try_clone()?;
-    rustix::fs::fcntl_nocache(&file, true)?;
-    Ok(file)
+fn reopen(file: &DataFile, content: &File) -> io::Result<File> {
+    use std::os::unix::fs::MetadataExt;
+    let again = File::open(&file.path)?;
+    let (a, b) = (content.metadata()?, again.metadata()?);
+    if (a.dev(), a.ino()) != (b.dev(), b.ino()) {
+        return Err(io::Error::other("another file is at its path by now"));
+    }
+    rustix::fs::fcntl_nocache(&again, true)?;
+    Ok(again)
 }
 
 #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
-fn reopen(_file: &File) -> io::Result<File> {
+fn reopen(_file: &DataFile, _content: &File) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "there are none on this system"))
 }
 

@@ -117,7 +117,8 @@ impl Mapped {
         };
         if len > 0 {
             copy_into(buffers, &map[start..start + len]);
-            drop_pages(map, offset_bytes, there)?;
+            // A system that was told to keep all of this program's memory refuses; the bytes are right all the same.
+            let _ = drop_pages(map, offset_bytes, there);
         }
         Ok(len)
     }

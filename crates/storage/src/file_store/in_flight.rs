@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use forerun_arena::Window;
 
-use super::FetchId;
+use super::{FetchId, INTERRUPTIONS_MAX, RETRIES_MAX};
 use crate::placement::Placed;
 use crate::{Read, Tag};
 
@@ -36,6 +36,9 @@ pub(super) struct InFlight {
     pub(super) roles: VecDeque<Role>,
     pub(super) n_retries: u32,
     pub(super) n_interruptions: u32,
+    /// Bytes of the last reads that brought less than a block, and how many in a row brought as many.
+    stuck: (u64, u32),
+    is_counted: bool,
 }
 
 /// How far a read has come.
@@ -62,6 +65,26 @@ impl Piece {
 }
 
 impl InFlight {
+    pub(super) fn new(pieces: Vec<Piece>, roles: VecDeque<Role>) -> Self {
+        Self { pieces, roles, n_retries: 0, n_interruptions: 0, stuck: (0, 0), is_counted: false }
+    }
+
+    /// Whether this is the first time that a read for several fetches came back.
+    pub(super) fn takes_count(&mut self) -> bool {
+        let first = self.pieces.first().map(|piece| piece.fetch);
+        let is_merged = self.pieces.iter().any(|piece| Some(piece.fetch) != first);
+        is_merged && !std::mem::replace(&mut self.is_counted, true)
+    }
+
+    /// Takes in that less than a block arrived; says whether that is all there is. A file that was cut inside a block
+    /// gives the same bytes each time.
+    pub(super) fn is_stuck(&mut self, n_bytes: u64) -> bool {
+        let in_a_row = if self.stuck.0 == n_bytes { self.stuck.1 + 1 } else { 1 };
+        self.stuck = (n_bytes, in_a_row);
+        self.n_interruptions += 1;
+        n_bytes == 0 || in_a_row > RETRIES_MAX || self.n_interruptions > INTERRUPTIONS_MAX
+    }
+
     /// Takes in that the first `n_bytes` of `read` arrived. What is left of `read` is what must still be read.
     pub(super) fn advance(&mut self, read: &mut Read, n_bytes: u64, align_bytes: u32) -> Advance {
         let end_bytes = read.offset_bytes + n_bytes;
@@ -135,7 +158,7 @@ impl InFlight {
             piece.n_left = windows.len();
             let offset_bytes = windows.first().map_or(0, |first| piece.offset_bytes(first));
             let roles = windows.iter().map(|_| Role::Of(0)).collect();
-            let in_flight = Self { pieces: vec![piece], roles, n_retries: 0, n_interruptions };
+            let in_flight = Self { n_interruptions, ..Self::new(vec![piece], roles) };
             (Read { tag: next_tag(), priority, file, offset_bytes, windows }, in_flight)
         });
         reads.collect()

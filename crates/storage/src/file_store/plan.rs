@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use forerun_arena::{Arena, SlotIdx, Window};
+use forerun_arena::{Arena, SLOT_ALIGN_BYTES, SlotIdx, Window};
 use forerun_model::LayerId;
 
 use super::in_flight::{InFlight, Piece, Role};
@@ -25,7 +25,7 @@ impl Gaps {
     }
 
     pub(super) fn bytes(limits: MergeLimits) -> u64 {
-        N_GAPS as u64 * u64::from(limits.gap_bytes_max)
+        N_GAPS as u64 * u64::from(limits.gap_bytes_max).next_multiple_of(SLOT_ALIGN_BYTES as u64)
     }
 
     fn window(&self, len_bytes: usize) -> Option<Window> {
@@ -141,9 +141,7 @@ impl FileStore {
                 at = wanted.placed.range.end_bytes();
             }
             let n = pieces.len();
-            self.stats.n_merged += u64::from(n > 1);
-            let state = InFlight { pieces, roles, n_retries: 0, n_interruptions: 0 };
-            self.submit(read, state);
+            self.submit(read, InFlight::new(pieces, roles));
             rest = &rest[n..];
         }
     }
@@ -184,8 +182,6 @@ impl FileStore {
         }
         for read in taken {
             let state = self.in_flight.remove(&read.tag).expect("a read of ours");
-            self.stats.n_reads -= 1;
-            self.stats.n_merged -= u64::from(state.pieces.len() > 1);
             for piece in state.into_pieces(read.windows) {
                 self.forget(piece, withdrawn);
             }

@@ -8,7 +8,7 @@ use crate::{Completed, Limits, Read, ReadBackend, Tag};
 /// Takes any number of reads and gives the backend as many as it takes.
 ///
 /// The store begins nothing while the backend is full, but what it has begun may need several reads: those wait here,
-/// at most a handful, and begin first.
+/// at most two a fetch, or one for each expert of a merged read that failed, and begin first.
 pub(super) struct Port {
     backend: Box<dyn ReadBackend>,
     limits: Limits,

@@ -1,146 +1,15 @@
 //! Faults that a scripted backend injects, and what the store makes of them.
 
-use std::collections::VecDeque;
+mod rig;
+
 use std::io::ErrorKind;
-use std::sync::Mutex;
 
 use forerun_arena::{Arena, SlotIdx};
 
 use super::*;
-use crate::Limits;
-use crate::backend::copy_into;
 use crate::backend::queue::Waiting;
-use crate::catalog::tests::catalog_of;
-
-/// What a scripted backend does with the next read.
-#[derive(Clone, Copy)]
-enum Act {
-    /// Reads at most this many bytes.
-    Read(u64),
-    Fail(ErrorKind),
-}
-
-/// Fills slots with the low byte of each file offset, unless its script says otherwise.
-struct Scripted {
-    script: VecDeque<Act>,
-    queue: Waiting,
-    limits: Limits,
-    /// Every read that began, as `offset+len>slots`, with a `?` for a guess.
-    log: Arc<Mutex<Vec<String>>>,
-}
-
-/// What every byte of the file is, by its offset.
-fn byte_at(offset_bytes: u64) -> u8 {
-    let [low, high, ..] = offset_bytes.to_le_bytes();
-    low ^ high.wrapping_mul(37)
-}
-
-impl ReadBackend for Scripted {
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn submit(&mut self, read: Read) -> Result<(), Read> {
-        read.assert_aligned(self.limits.align_bytes);
-        if self.queue.len() == self.limits.depth {
-            return Err(read);
-        }
-        self.queue.push(read);
-        Ok(())
-    }
-
-    fn withdraw(&mut self, tag: Tag) -> Option<Read> {
-        self.queue.withdraw(tag)
-    }
-
-    fn wait(&mut self, until: Nanos, done: &mut Vec<Completed>) {
-        let Some(mut read) = (until > Nanos(0)).then(|| self.queue.pop()).flatten() else { return };
-        let mut slots: Vec<u32> = read.windows.iter().map(|window| window.slot().0).collect();
-        slots.dedup();
-        let mark = if read.priority == Priority::Guess { "?" } else { "" };
-        let text = format!("{}+{}>{slots:?}{mark}", read.offset_bytes, read.len_bytes());
-        self.log.lock().unwrap().push(text);
-        let left = match self.script.pop_front() {
-            Some(Act::Fail(kind)) => return done.push(Completed { read, result: Err(kind.into()) }),
-            Some(Act::Read(n)) => n,
-            None => u64::MAX,
-        };
-        let result = read.perform(|_, buffers, offset_bytes| {
-            let len: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-            let n = len.min(usize::try_from(left).unwrap_or(usize::MAX));
-            let bytes: Vec<u8> = (offset_bytes..).take(n).map(byte_at).collect();
-            Ok(copy_into(buffers, &bytes))
-        });
-        done.push(Completed { read, result });
-    }
-}
-
-const DEEP: Limits = Limits { depth: 64, align_bytes: 1 };
-const DIRECT: Limits = Limits { depth: 64, align_bytes: 512 };
-
-struct Rig {
-    store: FileStore,
-    arena: Arena,
-    log: Arc<Mutex<Vec<String>>>,
-    done: Vec<Fetched>,
-}
-
-impl Rig {
-    fn new(limits: Limits, script: &[Act]) -> Self {
-        let catalog = Arc::new(catalog_of());
-        let arena = Arena::new(8, catalog.slot_bytes(limits.align_bytes)).unwrap();
-        let (script, log) = (script.iter().copied().collect(), Arc::default());
-        let backend = Scripted { script, queue: Waiting::default(), limits, log: Arc::clone(&log) };
-        let store = FileStore::new(catalog, FileSet::new(Vec::new()), Box::new(backend));
-        Self { store, arena, log, done: Vec::new() }
-    }
-
-    fn lease(&self, slot: u32) -> WriteLease {
-        self.arena.try_write(SlotIdx(slot)).unwrap()
-    }
-
-    /// Begins experts of layer 0 in slots of their own number.
-    fn begin(&mut self, experts: &[u16], priority: Priority) {
-        for &expert in experts {
-            let lease = self.lease(expert.into());
-            self.store.begin(ExpertKey::new(0, expert), lease, priority).unwrap();
-        }
-    }
-
-    /// Waits until nothing is in flight; returns the experts in the order in which they came.
-    fn finish(&mut self) -> Vec<u16> {
-        let from = self.done.len();
-        loop {
-            let before = self.done.len();
-            self.store.wait(Nanos::MAX, &mut self.done);
-            if self.done.len() == before {
-                break;
-            }
-        }
-        for fetched in &self.done[from..] {
-            if let Ok(filled) = &fetched.result {
-                check_bytes(fetched.key, filled);
-            }
-        }
-        assert!(self.store.in_flight.is_empty() && self.store.fetches.is_empty());
-        self.done[from..].iter().map(|fetched| fetched.key.expert.0).collect()
-    }
-
-    fn log(&self) -> String {
-        self.log.lock().unwrap().join(" ")
-    }
-}
-
-/// Every byte of the expert is the file's.
-fn check_bytes(key: ExpertKey, filled: &Filled) {
-    let Filled { lease, parts, .. } = filled;
-    let record = catalog_of().record(key).unwrap();
-    for (part, at) in record.parts.iter().zip([parts.gate, parts.up, parts.down]) {
-        let bytes = &lease.bytes()[at as usize..][..part.len_bytes as usize];
-        let expected = (part.offset_bytes..).map(byte_at);
-        assert!(bytes.iter().copied().eq(expected.take(bytes.len())), "wrong bytes of {key} at {part:?}");
-    }
-}
+use crate::catalog::tests::{catalog_of, catalog_over};
+use rig::{Act, DEEP, DIRECT, Rig, Scripted};
 
 struct Outcome {
     result: Result<Filled, StoreError>,
@@ -225,7 +94,7 @@ fn the_end_of_the_file_is_an_error_that_names_the_place() {
 
 #[test]
 fn refusals_give_the_slot_back() {
-    let mut rig = Rig::new(Limits { depth: 4, align_bytes: 1 }, &[]);
+    let mut rig = Rig::new(crate::Limits { depth: 4, align_bytes: 1 }, &[]);
     let refused = rig.store.begin(ExpertKey::new(9, 0), rig.lease(0), Priority::Demand).unwrap_err();
     assert!(matches!(refused.reason, RefusedReason::Never(StoreError::UnknownExpert { .. })));
     let small = Arena::new(1, 16).unwrap().try_write(SlotIdx(0)).unwrap();
@@ -317,7 +186,7 @@ fn a_guess_becomes_a_demand_without_a_second_read() {
 #[test]
 fn guesses_that_were_not_begun_are_taken_back() {
     for started in [false, true] {
-        for limits in [DEEP, DIRECT, Limits { depth: 2, align_bytes: 1 }] {
+        for limits in [DEEP, DIRECT, crate::Limits { depth: 2, align_bytes: 1 }] {
             let mut rig = Rig::new(limits, &[]);
             rig.begin(&[0], Priority::Guess);
             if started {
@@ -348,4 +217,57 @@ fn a_guess_of_which_a_part_has_begun_is_read_to_its_end() {
     rig.store.withdraw_guesses(None, &mut withdrawn);
     assert!(withdrawn.is_empty());
     assert_eq!(rig.finish(), [0, 1]);
+}
+
+/// A file that was cut inside a block gives the same bytes each time: that is its end, not a read to be resumed.
+#[test]
+fn a_cut_inside_a_block_is_the_end() {
+    let whole = Act::Read(u64::MAX);
+    let script: Vec<Act> = [Act::Read(1000), whole, whole].into_iter().chain([Act::Read(100); 20]).collect();
+    let mut rig = Rig::new(DIRECT, &script);
+    rig.begin(&[1], Priority::Demand);
+    assert_eq!(rig.finish(), [1]);
+    let first = catalog_of().record(ExpertKey::new(0, 1)).unwrap().parts[0];
+    let start = first.offset_bytes / 512 * 512;
+    let Err(StoreError::Truncated { offset_bytes, .. }) = &rig.done[0].result else { panic!("truncated") };
+    assert_eq!(*offset_bytes, start + 512 + 100, "the first byte that isn't there");
+    assert!(rig.store.stats().n_resumed <= u64::from(RETRIES_MAX) + 1, "{:?}", rig.store.stats());
+}
+
+/// What was promoted while it was being read stays a demand when it must be read again.
+#[test]
+fn a_promoted_read_is_repeated_as_a_demand() {
+    let mut rig = Rig::new(DEEP, &[Act::Read(5)]);
+    rig.store.config.merge = MergeLimits::NONE;
+    rig.begin(&[0, 4], Priority::Guess);
+    rig.store.start();
+    // The first read comes back short, after its expert was named.
+    let key = ExpertKey::new(0, 0);
+    rig.store.fetches.values_mut().find(|fetch| fetch.key == key).unwrap().priority = Priority::Demand;
+    let mut completed = Vec::new();
+    rig.store.port.wait(Nanos::MAX, &mut completed);
+    rig.store.settle(completed.remove(0));
+    rig.finish();
+    let order: Vec<String> = rig.log().split(' ').map(str::to_owned).collect();
+    assert_eq!(order[..2], ["1001+2560>[0]?", "1006+2555>[0]"], "{order:?}");
+}
+
+#[test]
+fn an_error_names_the_file_that_failed() {
+    let files =
+        ["first", "second"].map(|name| crate::DataFile::from_bytes(name.as_ref(), bytes::Bytes::new()));
+    let catalog = Arc::new(catalog_over([0, 0, 1]));
+    let arena = Arena::new(1, catalog.slot_bytes(1)).unwrap();
+    let (whole, dead) = (Act::Read(u64::MAX), Act::Fail(ErrorKind::NotFound));
+    let script = [whole, whole, dead].into_iter().collect();
+    let backend = Scripted { script, queue: Waiting::default(), limits: DEEP, log: Arc::default() };
+    let mut store = FileStore::new(catalog, FileSet::new(files.to_vec()), Box::new(backend));
+    let lease = arena.try_write(SlotIdx(0)).unwrap();
+    store.begin(ExpertKey::new(0, 0), lease, Priority::Demand).unwrap();
+    let mut done = Vec::new();
+    store.wait(Nanos::MAX, &mut done);
+    let Err(StoreError::Io { path, offset_bytes, .. }) = &done[0].result else {
+        panic!("an error of the system")
+    };
+    assert_eq!((path.to_str(), *offset_bytes), (Some("second"), 2_041_001));
 }

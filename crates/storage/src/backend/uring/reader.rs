@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::task::{Poll, Wake, Waker};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -14,6 +15,10 @@ use super::super::{Completed, Read};
 use super::Shared;
 use super::ring::{Event, Ring};
 use crate::UringError;
+
+/// How often, and how long apart, a kernel that refuses to be asked is looked at for what it had begun.
+const LOOKS_MAX: u32 = 10_000;
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Takes from the queue what the ring has places for, demands first; sleeps on the queue while the kernel has nothing,
 /// and in the ring while it has. There it hears of new reads by a bell, if it has places for them.
@@ -37,7 +42,9 @@ impl Reader {
     pub(super) fn run(mut self, queue: &Queue, done: &SyncSender<Completed>) {
         if let Err(error) = self.serve(queue, done) {
             // Set once, since this is the only place.
-            let _ = self.shared.broken.set(format!("the kernel stopped to serve the ring ({error})"));
+            let why = format!("the kernel stopped to serve the ring ({error})");
+            self.ring.files().note(&why);
+            let _ = self.shared.broken.set(why);
             self.serve_without(queue, done);
         }
     }
@@ -117,16 +124,26 @@ impl Reader {
     /// Waits for what the kernel has, and serves the rest without the ring. What the kernel never gives back ends the
     /// thread, and leaks.
     fn serve_without(&mut self, queue: &Queue, done: &SyncSender<Completed>) {
-        while self.ring.n_in_flight() > 0 {
-            if self.ring.enter().is_err() {
-                return;
-            }
+        // The kernel may go on with what it has, and only refuse to be asked.
+        for _ in 0..LOOKS_MAX {
             self.reap(done);
+            if self.ring.n_in_flight() == 0 {
+                break;
+            }
+            pause(LOOK);
+        }
+        if self.ring.n_in_flight() > 0 {
+            return;
         }
         while let Some(read) = queue.pop() {
             give_back(self.read(read), done);
         }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the thread waits for a kernel that answers no calls")]
+fn pause(span: Duration) {
+    std::thread::sleep(span);
 }
 
 /// Nobody is there to take it while the backend is dropped, which frees the slots.

@@ -16,8 +16,11 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark talks")]
 
+mod args;
+mod report;
+
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use std::{env, fmt, fs};
@@ -27,43 +30,13 @@ use forerun_model::{Clock, ExpertKey, LayerId, ModelShape, Nanos, Routing, Syste
 use forerun_sim::{Synthetic, Trace};
 use forerun_storage::{
     Catalog, DirectFiles, ExpertStore, FileStore, Gguf, PreadBackend, PreadConfig, Priority, Read,
-    ReadBackend, RefusedReason, StoreStats, Tag,
+    ReadBackend, RefusedReason, Tag,
 };
 
+use args::Args;
+use report::{Cost, report};
+
 type Outcome<T> = Result<T, Box<dyn Error>>;
-
-const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/pico-q4_k_m.gguf");
-
-struct Args {
-    models: Vec<PathBuf>,
-    n_steps: usize,
-    n_rounds: usize,
-    n_rows: usize,
-    trace: Option<String>,
-}
-
-impl Args {
-    fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Self> {
-        let mut args = Self { models: Vec::new(), n_steps: 48, n_rounds: 5, n_rows: 1, trace: None };
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
-            match word.as_str() {
-                // What cargo adds.
-                "--bench" | "--test" | "--nocapture" => {}
-                "--steps" => args.n_steps = value()?.parse()?,
-                "--rounds" => args.n_rounds = value()?.parse()?,
-                "--rows" => args.n_rows = value()?.parse()?,
-                "--trace" => args.trace = Some(value()?),
-                flag if flag.starts_with('-') => return Err(format!("there is no option {flag}").into()),
-                model => args.models.push(model.into()),
-            }
-        }
-        if args.models.is_empty() {
-            (args.models, args.n_steps, args.n_rounds) = (vec![FIXTURE.into()], 4, 1);
-        }
-        Ok(args)
-    }
-}
 
 /// Why a way of reading can't be had here.
 #[derive(Debug)]
@@ -135,23 +108,6 @@ impl Source {
                 routing.experts().map(|expert| ExpertKey { layer, expert }).collect()
             })
             .collect()
-    }
-}
-
-/// What one pass cost.
-#[derive(Clone, Copy, Default)]
-struct Cost {
-    seconds: f64,
-    cpu_seconds: f64,
-    bytes: u64,
-    n_experts: usize,
-    stats: StoreStats,
-}
-
-impl Cost {
-    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
-    fn rate(&self) -> f64 {
-        self.bytes as f64 / self.seconds / 1e9
     }
 }
 
@@ -384,37 +340,4 @@ fn main() -> Outcome<()> {
         report(model, costs);
     }
     Ok(())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
-fn report(model: &Model, costs: &[Vec<Cost>]) {
-    println!("\n{}\n", model.name);
-    println!("| way | GB/s | of raw | of stretch | CPU of a core | reads an expert | merged |");
-    println!("|---|---|---|---|---|---|---|");
-    for (way, costs_of_way) in Way::ALL.into_iter().zip(costs) {
-        if costs_of_way.is_empty() {
-            continue;
-        }
-        let rate = median(costs_of_way.iter().map(Cost::rate));
-        let share = |of: &[Cost]| {
-            100.0 * median(costs_of_way.iter().zip(of).map(|(cost, raw)| cost.rate() / raw.rate()))
-        };
-        let (raw, stretch) = (share(&costs[0]), share(&costs[1]));
-        let cpu = median(costs_of_way.iter().map(|cost| cost.cpu_seconds / cost.seconds));
-        let sum = |of: fn(&Cost) -> u64| costs_of_way.iter().map(of).sum::<u64>() as f64;
-        let n_experts = sum(|cost| cost.n_experts as u64).max(1.0);
-        let (reads, merged) = (sum(|cost| cost.stats.n_reads), sum(|cost| cost.stats.n_merged));
-        let counts = match way {
-            Way::Raw | Way::Stretch => "| |".to_owned(),
-            _ => format!("{:.3} | {:.1} %", reads / n_experts, 100.0 * merged / reads.max(1.0)),
-        };
-        let cpu = cpu * 100.0;
-        println!("| {} | {rate:.2} | {raw:.1} % | {stretch:.1} % | {cpu:.1} % | {counts} |", way.name());
-    }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
