@@ -116,10 +116,10 @@ impl Target {
         }
         let open = File::options().create(true).truncate(false).write(true).open(&self.lock);
         let file = open.map_err(PullError::io("opening", &self.lock))?;
-        match try_lock(&file).map_err(PullError::io("locking", &self.lock))? {
-            true => Ok(file),
-            false => Err(PullError::Locked { subject: subject.clone(), lock: self.lock.clone() }),
+        if !try_lock(&file).map_err(PullError::io("locking", &self.lock))? {
+            return Err(PullError::Locked { subject: subject.clone(), lock: self.lock.clone() });
         }
+        Ok(file)
     }
 
     /// The file's own name, which `-m` takes.
