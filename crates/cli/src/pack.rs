@@ -23,7 +23,11 @@ use crate::say::say;
 pub(crate) fn pack(args: &PackArgs) -> Result<Outcome, Box<dyn Error>> {
     let interrupt = Interrupt::install()?;
     let source = Gguf::open(&args.source)?;
-    let target = args.target.clone().unwrap_or_else(|| default_target(&source));
+    let target = match &args.target {
+        Some(target) => target.clone(),
+        None if args.source.is_dir() => return Err(no_target(&source, &args.source).into()),
+        None => default_target(&source),
+    };
     let mut settings = settings(&args.copy);
     let mut runs = None;
     if let OrderName::Trace(path) = &args.order {
@@ -128,6 +132,15 @@ fn default_target(source: &Gguf) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// A folder stands for the one model in it, so another one doesn't go into it unasked.
+fn no_target(source: &Gguf, folder: &Path) -> String {
+    let (folder, name) = (folder.display(), default_target(source));
+    let name = Path::new(name.file_name().unwrap_or(name.as_os_str())).display();
+    format!(
+        "{folder} is a folder, which holds one model: name the file to write, such as {name} in another one"
+    )
+}
+
 /// Runs of neighbours that a token's experts make in a layer, on average.
 #[derive(Clone, Copy, Debug)]
 struct Runs {
@@ -179,7 +192,7 @@ fn sets(trace: &Trace, layer: LayerId) -> Vec<Vec<u16>> {
 mod tests {
     use super::*;
 
-    /// Counted on the trace that the fixtures hold; `docs/measurements.md` has the figures.
+    /// Counted on the trace that the fixtures hold.
     #[test]
     fn the_recorded_trace_makes_fewer_runs() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");

@@ -69,6 +69,18 @@ fn a_split_set_is_packed_by_any_shard() {
 }
 
 #[test]
+fn a_folder_keeps_its_one_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let models = folder.path().join("models");
+    std::fs::create_dir(&models).unwrap();
+    std::fs::copy(fixture("tiny-b-q3_k_m.gguf"), models.join("m.gguf")).unwrap();
+    let (code, words) = failure(&["pack", text(&models)]);
+    assert!(code == 1 && words.contains("name the file to write, such as m-packed.gguf"), "{words}");
+    json(&["pack", text(&models), text(&folder.path().join("p.gguf")), "--json"]);
+    assert_eq!((names(&models).len(), names(folder.path()).len()), (1, 2));
+}
+
+#[test]
 fn verify_names_what_is_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let source = fixture("tiny-b-q3_k_m.gguf");

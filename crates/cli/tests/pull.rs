@@ -106,6 +106,22 @@ fn plain_files_and_their_report() {
 }
 
 #[test]
+fn a_file_that_appears_during_a_pull_stays() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let theirs = path.clone();
+    let hub = Hub::new(&[("m.gguf", &bytes(500, 1))], move |ask, reply| {
+        if ask.is_file() {
+            std::fs::write(&theirs, "mine").unwrap();
+        }
+        reply
+    });
+    let output = hub.pull(folder.path(), &[REPO, "--dir", folder.path().to_str().unwrap()]).output().unwrap();
+    assert!(output.status.code() == Some(1) && words(&output).contains("move it away"), "{output:?}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+}
+
+#[test]
 fn several_models_are_listed() {
     let hub = Hub::right(&[("m-Q4_0.gguf", &bytes(2048, 1)), ("m-Q8_0.gguf", &bytes(4096, 2))]);
     let home = tempdir().unwrap();

@@ -54,11 +54,6 @@ fn wrong_bytes_are_removed() {
         "{words}"
     );
     assert_eq!(std::fs::read_dir(blob(home.path()).parent().unwrap()).unwrap().count(), 0);
-    check(&faulty(|_, reply| Reply { body: vec![7; 9999], ..reply }), &["its size is 9999", "says 10000"]);
-    check(
-        &faulty(|_, reply| reply.with("Content-Length", (1_u64 << 60).to_string())),
-        &["its size is 1152921504606846976"],
-    );
     let chunked = || format!("{:x}\r\n{}\r\n0\r\n\r\n", 10_001, "x".repeat(10_001));
     let endless = faulty(move |_, reply| {
         Reply { body: chunked().into(), ..reply }
@@ -95,6 +90,30 @@ fn statuses_say_what_would_be_right() {
     check(&status(500), &["given up after 2 tries", "status 500"]);
     check(&listed(Reply::new(404, "")), &["the list of files of owner/name: status 404"]);
     check(&listed(Reply::new(204, "")), &["status 204"]);
+}
+
+/// Such as the page of a proxy, with status 200.
+#[test]
+fn an_answer_of_another_size_is_not_used_and_costs_nothing() {
+    let given_up = "given up after 2 tries";
+    let shorter = faulty(|_, reply| Reply { body: vec![7; 9999], ..reply });
+    check(&shorter, &[given_up, "a file of 9999 bytes", "says 10000"]);
+    let longer = faulty(|_, reply| reply.with("Content-Length", (1_u64 << 60).to_string()));
+    check(&longer, &[given_up, "a file of 1152921504606846976 bytes"]);
+    let hub = faulty(|ask, reply| match ask.n {
+        0 => reply.cut(6000),
+        1 | 2 => Reply::new(200, "<!doctype html><title>Log in</title>").with("ETag", "\"page\""),
+        _ => reply,
+    });
+    let home = tempdir().unwrap();
+    let output = hub.pull(home.path(), &[REPO, "--tries", "2"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let output = hub.pull(home.path(), &[REPO]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read(blob(home.path())).unwrap(), MODEL);
+    let asks = hub.file_asks();
+    let last = asks.last().unwrap().from().unwrap();
+    assert!(last >= 4096, "went on at {last}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub mod catalog;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod error;
+pub mod exclusive;
 mod expert_name;
 pub mod file_store;
 pub mod files;

@@ -34,6 +34,9 @@ use disk::DiskOutput;
 use output::Output;
 use recipe::Source;
 
+/// Fewest bytes that are moved at once: steps are kept in a list, and smaller ones would fill it.
+const STEP_BYTES_MIN: u64 = 4096;
+
 /// How experts follow each other in a packed file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Order {
@@ -61,7 +64,7 @@ pub struct Settings {
     pub order: Order,
     /// What to do with a target that is there.
     pub existing: Existing,
-    /// Most bytes that are moved at once; a single expert may be larger.
+    /// Most bytes that are moved at once, at least 4096; a single expert may be larger.
     pub step_bytes: u64,
     /// Bytes between two moments at which everything is made safe.
     pub checkpoint_bytes: u64,
@@ -115,6 +118,8 @@ fn begin<'a>(
     open: OpenOutput<'_>,
 ) -> Result<Job<'a>, PackError> {
     check_apart(gguf, target)?;
+    let step_bytes = settings.step_bytes.max(STEP_BYTES_MIN);
+    let settings = &Settings { step_bytes, ..settings.clone() };
     let (shape, catalog) = recipe::describe(gguf)?;
     let source = Source { gguf, shape: &shape, catalog: &catalog };
     let recipe = match direction {

@@ -90,6 +90,7 @@ proptest! {
         if !tensors.is_empty() {
             prop_assert_eq!(bytes.len() as u64, header.offset_bytes(0));
         }
+        prop_assert!(header.file_bytes().is_multiple_of(1 << alignment.unwrap_or(5)));
         bytes.resize(usize::try_from(header.file_bytes()).unwrap(), 0);
         let gguf = Gguf::open_bytes("written", bytes.into()).unwrap();
         prop_assert_eq!(gguf.metadata.entries().len(), entries.len());

@@ -37,7 +37,7 @@ pub(crate) struct PackArgs {
     /// Model file (GGUF), packed or not, any shard of a split one, or its folder
     pub(crate) source: PathBuf,
 
-    /// File to write; default: NAME-packed.gguf beside the source
+    /// File to write; default: NAME-packed.gguf beside the source file; needed when the source is a folder
     pub(crate) target: Option<PathBuf>,
 
     /// How experts follow each other: `file`, or `trace:FILE` to put those side by side that fire together

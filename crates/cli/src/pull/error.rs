@@ -66,6 +66,11 @@ pub(crate) enum PullError {
     Connection { subject: Subject, source: Box<ureq::Error> },
     #[error("{subject}: the connection ended after {got} of {expected} bytes")]
     Dropped { subject: Subject, got: u64, expected: u64 },
+    #[error(
+        "{subject}: the answer is about a file of {got} bytes, but the repository says {expected}; does something between here \
+         and the server answer for it?"
+    )]
+    OtherSize { subject: Subject, got: u64, expected: u64 },
 
     #[error("{repo} lists a file named {name:?}, which would lie outside of its folder")]
     UnsafeName { repo: String, name: String },
@@ -110,7 +115,7 @@ impl PullError {
                 ureq::Error::HostNotFound | ureq::Error::Protocol(_) => true,
                 _ => false,
             },
-            Self::Dropped { .. } => true,
+            Self::Dropped { .. } | Self::OtherSize { .. } => true,
             Self::Busy { retry_after, .. } => retry_after.is_none_or(|asked| asked <= RETRY_AFTER_MAX),
             Self::Status { status, .. } => *status == 408 || *status >= 500,
             _ => false,

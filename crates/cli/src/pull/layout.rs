@@ -4,11 +4,12 @@
 //! `models--OWNER--NAME/{blobs/HASH, snapshots/COMMIT/FILE, refs/REVISION}`. Locks lie where the Hub's own tool
 //! looks for them too.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::iter;
 use std::path::{Path, PathBuf};
 
+use forerun_storage::exclusive::{rename_new, try_lock};
 use hf_hub::{Cache, CacheRepo, Repo};
 
 use super::error::{PullError, Subject};
@@ -105,7 +106,7 @@ impl Layout {
 }
 
 impl Target {
-    /// Keeps other processes away from the file until the result is dropped.
+    /// Keeps other processes away from the file until the result is dropped, where the file system has locks.
     ///
     /// # Errors
     /// [`PullError::Locked`] if another process has it, [`PullError::Io`].
@@ -115,13 +116,10 @@ impl Target {
         }
         let open = File::options().create(true).truncate(false).write(true).open(&self.lock);
         let file = open.map_err(PullError::io("opening", &self.lock))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => {
-                Err(PullError::Locked { subject: subject.clone(), lock: self.lock.clone() })
-            }
-            Err(TryLockError::Error(source)) => Err(PullError::io("locking", &self.lock)(source)),
+        if !try_lock(&file).map_err(PullError::io("locking", &self.lock))? {
+            return Err(PullError::Locked { subject: subject.clone(), lock: self.lock.clone() });
         }
+        Ok(file)
     }
 
     /// The file's own name, which `-m` takes.
@@ -132,6 +130,24 @@ impl Target {
     /// Whether an existing file of other bytes may be replaced: in the cache the hash is the name, so it is broken.
     pub(crate) fn may_replace(&self) -> bool {
         self.link.is_some()
+    }
+
+    /// Gives the bytes so far, which are all, their final name.
+    ///
+    /// # Errors
+    /// [`PullError::Occupied`] if a file that must stay appeared there meanwhile, [`PullError::Io`].
+    pub(crate) fn publish(&self, subject: &Subject) -> Result<(), PullError> {
+        let renamed = if self.may_replace() {
+            fs::rename(&self.partial, &self.path)
+        } else {
+            rename_new(&self.partial, &self.path)
+        };
+        renamed.map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => {
+                PullError::Occupied { subject: subject.clone(), path: self.path.clone() }
+            }
+            _ => PullError::io("renaming", &self.partial)(source),
+        })
     }
 
     /// Makes the file's name point to its bytes.

@@ -93,7 +93,7 @@ impl<'a> Partial<'a> {
     }
 
     /// The mismatch, and the partial file is gone.
-    pub(crate) fn wrong(&self, kind: &'static str, expected: String, got: String) -> PullError {
+    fn wrong(&self, kind: &'static str, expected: String, got: String) -> PullError {
         let subject = self.content.subject.clone();
         match self.remove() {
             Ok(()) => PullError::WrongBytes { subject, kind, expected, got },
@@ -104,7 +104,7 @@ impl<'a> Partial<'a> {
     /// Gives complete bytes their final name, after a check of their hash and once the disk has them.
     ///
     /// # Errors
-    /// [`PullError::WrongBytes`], [`PullError::Io`].
+    /// [`PullError::WrongBytes`], [`PullError::Occupied`], [`PullError::Io`].
     pub(crate) fn finish(mut self) -> Result<(), PullError> {
         let oid = &self.content.oid;
         let hasher = std::mem::replace(&mut self.hasher, Hasher::new(oid, 0));
@@ -114,7 +114,7 @@ impl<'a> Partial<'a> {
         }
         let Target { path, partial, note, .. } = self.target;
         self.file.sync_all().map_err(PullError::io("flushing", partial))?;
-        fs::rename(partial, path).map_err(PullError::io("renaming", partial))?;
+        self.target.publish(&self.content.subject)?;
         sync_folder(path)?;
         remove(note)
     }

@@ -132,7 +132,8 @@ impl Transfer {
                     partial.restart(None)?;
                     continue;
                 }
-                Use::WrongSize(len) => return Err(partial.wrong("size", size.to_string(), len.to_string())),
+                // Nothing of it was written: what is there may be right all the same, and stays.
+                Use::WrongSize(got) => return Err(PullError::OtherSize { subject, got, expected: size }),
                 Use::Nonsense => {
                     let what = format!("status {} with a range that wasn't asked for", head.status);
                     return Err(PullError::Answer { subject, what });

@@ -76,13 +76,19 @@ pub enum PackError {
         /// The target.
         path: PathBuf,
     },
+    /// A target that is there and no ordinary file, such as a device.
+    #[error("{path} is there and is no ordinary file, so it is never replaced; name another target")]
+    TargetKind {
+        /// The target.
+        path: PathBuf,
+    },
     /// A target that can't be a file.
     #[error("{path} is not a name for a file; name the file to write")]
     TargetName {
         /// The target.
         path: PathBuf,
     },
-    /// Another process makes the same target.
+    /// Another process makes the same target, or has taken over what was written for it.
     #[error("another process is making {path}; wait for it, or stop it")]
     Busy {
         /// The target.

@@ -29,7 +29,7 @@ impl From<&TensorInfo> for TensorSpec {
 }
 
 /// A header whose tensors have their places. Data follows the header, each tensor at the next multiple of the
-/// alignment after the one before it.
+/// alignment after the one before it; the last one is padded as well, since ggml reads all of them with their padding.
 #[derive(Clone, Debug)]
 pub struct HeaderWriter {
     entries: Vec<(String, Value)>,
@@ -66,7 +66,7 @@ impl HeaderWriter {
         }
         let mut header = Self { entries, tensors, offsets_bytes, data_start_bytes: 0, file_bytes: 0 };
         header.data_start_bytes = header.fields_bytes().next_multiple_of(alignment);
-        header.file_bytes = header.data_start_bytes + end_bytes;
+        header.file_bytes = header.data_start_bytes + end_bytes.next_multiple_of(alignment);
         Ok(header)
     }
 
@@ -88,7 +88,7 @@ impl HeaderWriter {
         self.data_start_bytes + self.offsets_bytes[idx]
     }
 
-    /// Bytes of the whole file, up to the end of the last tensor.
+    /// Bytes of the whole file, up to the end of what pads the last tensor.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }

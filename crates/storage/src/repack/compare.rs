@@ -6,9 +6,9 @@ use super::job::Progress;
 use super::plan::{Batch, Copy, Destination, Plan, Step};
 use super::verify::{Checked, Difference, STEP_BYTES};
 use super::{hints, read, recipe};
-use crate::expert_name::{ExpertTensor, PARTS};
+use crate::expert_name::PARTS;
 use crate::gguf::Value;
-use crate::{Catalog, Gguf, PackError, packed};
+use crate::{Catalog, Gguf, PackError, TensorInfo, packed};
 
 /// Where a model's experts lie now, in the order of the disk.
 pub(super) fn places(shape: &ModelShape, catalog: &Catalog) -> Vec<Destination> {
@@ -37,9 +37,10 @@ struct Side<'a> {
 }
 
 impl Side<'_> {
-    fn is_expert(&self, name: &str) -> bool {
-        let n_layers = self.model.as_ref().map_or(0, |model| model.1.len());
-        ExpertTensor::parse(name).is_some_and(|tensor| tensor.layer.idx() < n_layers)
+    /// Whether `tensor` is compared expert by expert.
+    fn is_expert(&self, tensor: &TensorInfo) -> bool {
+        let of = |model: &(Catalog, _)| recipe::expert_tensor(self.gguf, &model.0, tensor);
+        self.model.as_ref().and_then(of).is_some()
     }
 
     /// Reads everything of `batch` into the buffer.
@@ -144,8 +145,9 @@ impl<'a> Comparison<'a> {
             problem,
         };
         self.checked.n_tensors = file.tensors().len();
-        for (idx, info) in file.tensors().iter().enumerate().filter(|(_, t)| !self.file.is_expert(&t.name)) {
-            let there = other.tensors().iter().position(|theirs| theirs.name == info.name);
+        for (idx, info) in file.tensors().iter().enumerate().filter(|(_, t)| !self.file.is_expert(t)) {
+            let is_same = |theirs: &TensorInfo| theirs.name == info.name && !self.other.is_expert(theirs);
+            let there = other.tensors().iter().position(is_same);
             let path = file.files().path(info.file);
             let Some(there) = there else {
                 self.checked.push(difference(&info.name, path, "only this file has it".into()));
@@ -161,8 +163,8 @@ impl<'a> Comparison<'a> {
             self.plan.push_copy(self.file.copy(idx), STEP_BYTES);
             self.tensors.resize(self.plan.steps.len(), Some((idx, there)));
         }
-        for info in other.tensors().iter().filter(|theirs| !self.other.is_expert(&theirs.name)) {
-            if file.tensor(&info.name).is_none() {
+        for info in other.tensors().iter().filter(|theirs| !self.other.is_expert(theirs)) {
+            if file.tensor(&info.name).is_none_or(|ours| self.file.is_expert(ours)) {
                 let path = other.files().path(info.file);
                 self.checked.push(difference(&info.name, path, "only the other file has it".into()));
             }

@@ -1,14 +1,17 @@
 //! A target on disk: `TARGET.forerun-part` and `TARGET.forerun-journal`, until the part takes the target's name.
 //!
-//! The journal is locked while a process works, so that two can't make one target.
+//! The journal is locked while a process works, so that two can't make one target. Somebody may remove it all the same,
+//! and not every file system has locks: before part and journal are renamed or removed, they must still be those that are
+//! open.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::output::Output;
+use super::output::{Output, Shortage};
 use super::{Existing, hints};
 use crate::PackError;
+use crate::exclusive::{rename_new, try_lock};
 
 /// Times that a lock is tried again when the journal vanished meanwhile, with the process that had it.
 const LOCK_TRIES: usize = 8;
@@ -28,11 +31,14 @@ pub(super) struct DiskOutput {
 }
 
 impl DiskOutput {
-    /// Takes the lock on `target`, which must not be there unless `existing` says so.
+    /// Takes the lock on `target`, which must not be there unless `existing` says so, and then be an ordinary file.
     pub(super) fn open(target: &Path, existing: Existing) -> Result<Self, PackError> {
         let path = || target.to_owned();
         let name = target.file_name().filter(|_| !target.is_dir());
         let name = name.ok_or_else(|| PackError::TargetName { path: path() })?;
+        if fs::symlink_metadata(target).is_ok() && !target.is_file() {
+            return Err(PackError::TargetKind { path: path() });
+        }
         let beside = |ending: &str| {
             let mut name = name.to_owned();
             name.push(ending);
@@ -83,9 +89,23 @@ impl DiskOutput {
 
     fn check_room(&self, need_bytes: u64) -> io::Result<()> {
         match hints::free_bytes(&self.folder) {
-            Some(free) if free < need_bytes => Err(io::ErrorKind::StorageFull.into()),
+            Some(free_bytes) if free_bytes < need_bytes => Err(Shortage { need_bytes, free_bytes }.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the part that is open still has its name.
+    fn has_part(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| is_at(part, &self.part_path))
+    }
+
+    /// Whether the journal still has its name.
+    fn has_journal(&self) -> bool {
+        is_at(&self.journal, &self.journal_path)
+    }
+
+    fn remove_journal(&self) -> io::Result<()> {
+        if self.has_journal() { fs::remove_file(&self.journal_path) } else { Ok(()) }
     }
 }
 
@@ -110,18 +130,19 @@ impl Output for DiskOutput {
         }
         self.check_room(len_bytes)?;
         let part = self.open_part(OpenOptions::new().write(true).create_new(true))?;
-        hints::reserve(&part, len_bytes)?;
+        let part = self.part.insert(part);
+        hints::reserve(part, len_bytes)?;
         part.sync_all()?;
-        self.part = Some(part);
         self.sync_folder()
     }
 
-    fn resume(&mut self, journal_bytes: u64) -> io::Result<()> {
+    fn resume(&mut self, journal_bytes: u64, left_bytes: u64) -> io::Result<()> {
         self.journal.set_len(journal_bytes)?;
         let part = self.open_part(OpenOptions::new().write(true))?;
         let metadata = part.metadata()?;
         let len_bytes = metadata.len();
-        self.check_room(len_bytes.saturating_sub(allocated_bytes(&metadata)))?;
+        // Some of what is left may have its room already; what is done has, though compressed it may look smaller.
+        self.check_room(left_bytes.min(len_bytes.saturating_sub(allocated_bytes(&metadata))))?;
         hints::reserve(&part, len_bytes)?;
         self.part = Some(part);
         Ok(())
@@ -154,24 +175,23 @@ impl Output for DiskOutput {
 
     fn publish(&mut self) -> io::Result<()> {
         self.part()?.sync_all()?;
-        if self.is_refused() {
-            return Err(io::ErrorKind::AlreadyExists.into());
+        if !self.has_part() || !self.has_journal() {
+            return Err(io::ErrorKind::ResourceBusy.into());
         }
-        // Closed first: some systems rename no open file.
+        match self.existing {
+            Existing::Refuse => rename_new(&self.part_path, &self.target)?,
+            Existing::Replace => fs::rename(&self.part_path, &self.target)?,
+        }
         self.part = None;
-        fs::rename(&self.part_path, &self.target)?;
         self.sync_folder()?;
-        fs::remove_file(&self.journal_path)?;
+        self.remove_journal()?;
         self.sync_folder()
     }
 
     fn discard(&mut self) -> io::Result<()> {
+        let removed = if self.has_part() { fs::remove_file(&self.part_path) } else { Ok(()) };
         self.part = None;
-        let removed = [&self.part_path, &self.journal_path].map(fs::remove_file);
-        removed
-            .into_iter()
-            .find(|result| result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::NotFound))
-            .unwrap_or(Ok(()))
+        removed.and(self.remove_journal())
     }
 
     fn free_bytes(&self) -> Option<u64> {
@@ -186,12 +206,9 @@ fn lock(journal_path: &Path, target: &Path) -> Result<File, PackError> {
         let mut options = OpenOptions::new();
         let journal = options.read(true).write(true).create(true).truncate(false).open(journal_path);
         let journal = journal.map_err(failed)?;
-        match journal.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(PackError::Busy { path: target.to_owned() }),
-            // A file system without locks: nobody is kept out, but nothing else is lost.
-            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        // Without locks another run may come in and start afresh; this one then finds its part gone, and publishes nothing.
+        if !try_lock(&journal).map_err(failed)? {
+            return Err(PackError::Busy { path: target.to_owned() });
         }
         // The process that had the lock may have removed the file that we hold now.
         if is_at(&journal, journal_path) {

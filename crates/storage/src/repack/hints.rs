@@ -32,7 +32,7 @@ pub(super) fn done_with(file: &File, offset_bytes: u64, len_bytes: u64) {
     system::forget(file, start, end - end % PAGE_BYTES);
 }
 
-/// Bytes that a user may still write beside `path`, and those that `file` has already.
+/// Bytes that a user may still write into `folder`, if the system says.
 pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
     system::free_bytes(folder)
 }

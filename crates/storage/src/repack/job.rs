@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::identity;
 use super::journal::{self, Fingerprint, Replay};
-use super::output::Output;
+use super::output::{Output, Shortage};
 use super::plan::{Batch, Plan};
 use super::recipe::Recipe;
 use super::{Settings, hints, read};
@@ -94,30 +94,32 @@ impl<'a> Job<'a> {
             progress: Progress { total_bytes, ..Progress::default() },
             buffer: Vec::new(),
         };
-        let begun = job.begin();
-        job.settle("make room", begun)?;
+        job.begin()?;
         Ok(job)
     }
 
     /// Goes on with what an earlier run left, or starts afresh.
-    fn begin(&mut self) -> io::Result<()> {
+    fn begin(&mut self) -> Result<(), PackError> {
         let file_bytes = self.header.file_bytes();
-        let earlier = self.output.earlier(file_bytes)?;
+        let earlier = self.output.earlier(file_bytes).map_err(|source| self.failure("make room", source))?;
         let replay = earlier.and_then(|bytes| journal::replay(&bytes, &self.fingerprint));
-        match replay.filter(|replay| self.fits(replay)) {
-            Some(replay) => {
-                self.output.resume(replay.len_bytes)?;
-                let done_bytes = (0..replay.n_steps).map(|idx| self.plan.step_bytes(idx)).sum();
-                (self.n_steps_done, self.n_noted) = (replay.n_steps, replay.crc32c.len());
-                self.crc32c = replay.crc32c;
-                (self.progress.done_bytes, self.progress.resumed_bytes) = (done_bytes, done_bytes);
-                Ok(())
-            }
-            None => {
-                self.output.begin(file_bytes)?;
-                self.output.note(&journal::start(&self.fingerprint))
-            }
-        }
+        let Some(replay) = replay.filter(|replay| self.fits(replay)) else {
+            let begun = self.output.begin(file_bytes);
+            let noted = begun.and_then(|()| self.output.note(&journal::start(&self.fingerprint)));
+            return self.settle("make room", noted);
+        };
+        let done_bytes = (0..replay.n_steps).map(|idx| self.plan.step_bytes(idx)).sum();
+        (self.n_steps_done, self.n_noted) = (replay.n_steps, replay.crc32c.len());
+        self.crc32c = replay.crc32c;
+        (self.progress.done_bytes, self.progress.resumed_bytes) = (done_bytes, done_bytes);
+        // What an earlier run left stays, however little room there is: this one has taken none.
+        let resumed = self.output.resume(replay.len_bytes, self.left_bytes());
+        resumed.map_err(|source| self.failure("make room", source))
+    }
+
+    /// Bytes of the target that aren't written.
+    fn left_bytes(&self) -> u64 {
+        self.header.file_bytes() - self.progress.done_bytes
     }
 
     fn fits(&self, replay: &Replay) -> bool {
@@ -130,7 +132,7 @@ impl<'a> Job<'a> {
         self.progress
     }
 
-    /// Moves some megabytes; `false` when nothing is left to move.
+    /// Moves some megabytes; `false` when nothing is left to move. After an error the same piece may be tried again.
     ///
     /// # Errors
     /// [`PackError`]; when the disk is full or the source damaged, nothing is left behind, else what there is stays for
@@ -141,11 +143,12 @@ impl<'a> Job<'a> {
         }
         let batch = self.plan.batch(self.n_steps_done, &self.catalog);
         self.read(&batch)?;
-        self.check(&batch)?;
+        let sums = self.check(&batch)?;
         let written = batch.spans.iter().try_for_each(|span| {
             self.output.write_at(&self.buffer[span.at..span.at + span.len], span.to_bytes)
         });
         self.settle("write", written)?;
+        self.crc32c.extend(sums);
         let bytes = self.plan.step_bytes(self.n_steps_done);
         self.n_steps_done += 1;
         self.unsynced_bytes += bytes;
@@ -167,7 +170,8 @@ impl<'a> Job<'a> {
     /// Moves what is left, writes the header, and gives the target its name.
     ///
     /// # Errors
-    /// Those of [`Job::step`], and [`PackError::SourceChanged`].
+    /// Those of [`Job::step`], [`PackError::SourceChanged`], [`PackError::TargetExists`] when the target appeared
+    /// meanwhile, and [`PackError::Busy`] when another run has taken its part over.
     pub fn finish(mut self) -> Result<Summary, PackError> {
         while self.step()? {}
         if self.is_packing {
@@ -181,8 +185,15 @@ impl<'a> Job<'a> {
             let _ = self.output.discard();
             return Err(PackError::SourceChanged { path });
         }
-        let published = self.output.publish();
-        self.settle("finish", published)?;
+        match self.output.publish() {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(PackError::TargetExists { path: self.target });
+            }
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                return Err(PackError::Busy { path: self.target });
+            }
+            published => self.settle("finish", published)?,
+        }
         Ok(Summary {
             target: self.target,
             file_bytes: self.header.file_bytes(),
@@ -226,8 +237,9 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Checksums of the experts that were read, against those that the source has.
-    fn check(&mut self, batch: &Batch) -> Result<(), PackError> {
+    /// Checksums of the experts that were read, checked against those that the source has.
+    fn check(&mut self, batch: &Batch) -> Result<Vec<u32>, PackError> {
+        let mut sums = Vec::with_capacity(batch.experts.len());
         for moved in &batch.experts {
             let layout = &self.plan.layers[moved.key.layer.idx()].layout;
             let lens = [layout.gate, layout.up, layout.down].map(|part| part.bytes());
@@ -241,9 +253,9 @@ impl<'a> Job<'a> {
                 let (key, offset_bytes) = (moved.key, range.offset_bytes);
                 return Err(PackError::Checksum { key, path, offset_bytes, found, expected });
             }
-            self.crc32c.push(found);
+            sums.push(found);
         }
-        Ok(())
+        Ok(sums)
     }
 
     fn checkpoint(&mut self) -> Result<(), PackError> {
@@ -256,24 +268,35 @@ impl<'a> Job<'a> {
 
     /// Turns the system's reason into ours; a full disk gets back what was taken from it.
     fn settle<T>(&mut self, doing: &'static str, result: io::Result<T>) -> Result<T, PackError> {
-        let source = match result {
-            Ok(value) => return Ok(value),
-            Err(source) => source,
-        };
-        let path = self.target.clone();
-        let is_full = matches!(
-            source.kind(),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-        );
-        if !is_full {
-            return Err(PackError::Write { doing, path, source });
-        }
-        let need_bytes = self.header.file_bytes() - self.progress.done_bytes;
-        let free_bytes = self.output.free_bytes();
-        let _ = self.output.discard();
-        Err(match free_bytes.filter(|free| *free < need_bytes) {
-            Some(free_bytes) => PackError::NoSpace { path, need_bytes, free_bytes },
-            None => PackError::Limit { path, need_bytes, source },
+        result.map_err(|source| {
+            let is_full = is_full(&source);
+            // Before the disk has it back, for that is what is missing.
+            let error = self.failure(doing, source);
+            if is_full {
+                let _ = self.output.discard();
+            }
+            error
         })
     }
+
+    /// The system's reason as ours.
+    fn failure(&self, doing: &'static str, source: io::Error) -> PackError {
+        let path = self.target.clone();
+        if !is_full(&source) {
+            return PackError::Write { doing, path, source };
+        }
+        let need_bytes = self.left_bytes();
+        let measured = || Some(Shortage { need_bytes, free_bytes: self.output.free_bytes()? });
+        match Shortage::of(&source).or_else(measured) {
+            Some(Shortage { need_bytes, free_bytes }) if free_bytes < need_bytes => {
+                PackError::NoSpace { path, need_bytes, free_bytes }
+            }
+            _ => PackError::Limit { path, need_bytes, source },
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge)
 }

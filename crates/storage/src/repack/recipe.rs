@@ -49,21 +49,27 @@ impl Source<'_> {
 
     /// Whether `tensor` is one of those that the catalog takes the experts of its layer from.
     fn expert_tensor(&self, tensor: &TensorInfo) -> Option<ExpertTensor> {
-        let found = ExpertTensor::parse(&tensor.name).filter(|t| t.layer.idx() < self.shape.n_layers())?;
-        let has = |name: String| self.gguf.tensor(&name).is_some();
-        let name = |part: &str| forerun_model::names::block(found.layer, part);
-        let is_packed = packed::is_packed(&self.gguf.metadata);
-        let is_fused = !is_packed && has(name("ffn_gate_up_exps"));
-        let is_apart =
-            !is_packed && !is_fused && has(forerun_model::names::block_expert(found.layer, "ffn_gate", 0));
-        let used = match found.holds {
-            Holds::Packed => is_packed,
-            Holds::GateUp => is_fused,
-            Holds::Stacked(part) => !is_packed && !is_apart && (!is_fused || part == 2),
-            Holds::One { expert, .. } => is_apart && usize::from(expert) < self.n_experts(),
-        };
-        used.then_some(found)
+        expert_tensor(self.gguf, self.catalog, tensor)
     }
+}
+
+/// What `tensor` holds of the experts of `catalog`; `None` for one that the catalog of `gguf` doesn't use, whatever its
+/// name.
+pub(super) fn expert_tensor(gguf: &Gguf, catalog: &Catalog, tensor: &TensorInfo) -> Option<ExpertTensor> {
+    let found = ExpertTensor::parse(&tensor.name).filter(|t| t.layer.idx() < catalog.n_layers())?;
+    let has = |name: String| gguf.tensor(&name).is_some();
+    let name = |part: &str| forerun_model::names::block(found.layer, part);
+    let is_packed = packed::is_packed(&gguf.metadata);
+    let is_fused = !is_packed && has(name("ffn_gate_up_exps"));
+    let is_apart =
+        !is_packed && !is_fused && has(forerun_model::names::block_expert(found.layer, "ffn_gate", 0));
+    let used = match found.holds {
+        Holds::Packed => is_packed,
+        Holds::GateUp => is_fused,
+        Holds::Stacked(part) => !is_packed && !is_apart && (!is_fused || part == 2),
+        Holds::One { expert, .. } => is_apart && usize::from(expert) < catalog.n_experts(),
+    };
+    used.then_some(found)
 }
 
 /// What packing `source` writes. `sums` are the source's own name, size and hash.

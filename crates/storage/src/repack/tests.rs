@@ -114,7 +114,7 @@ impl Output for Disk {
         Ok(())
     }
 
-    fn resume(&mut self, journal_bytes: u64) -> io::Result<()> {
+    fn resume(&mut self, journal_bytes: u64, _: u64) -> io::Result<()> {
         let mut state = self.lock();
         state.spend(1).map_err(|end| end.1)?;
         state.journal.truncate(usize::try_from(journal_bytes).unwrap());
@@ -262,6 +262,42 @@ fn a_full_disk_leaves_nothing_and_says_what_is_missing() {
     }
 }
 
+#[test]
+fn a_shortage_when_going_on_leaves_what_is_done() {
+    let source = Gguf::open(&fixture()).unwrap();
+    let disk = Disk::default();
+    disk.lock().allowance = Some(700_000);
+    run(&source, &disk, Direction::Pack, &settings()).unwrap_err();
+    (disk.lock().allowance, disk.lock().end) = (Some(0), Some(io::ErrorKind::StorageFull));
+    let error = run(&source, &disk, Direction::Pack, &settings()).unwrap_err();
+    let PackError::NoSpace { need_bytes, .. } = error else { panic!("{error}") };
+    disk.lock().allowance = None;
+    let resumed_bytes = run(&source, &disk, Direction::Pack, &settings()).unwrap();
+    assert!(resumed_bytes > 0);
+    assert_eq!(need_bytes, PACKED.len() as u64 - resumed_bytes);
+    assert!(disk.lock().published.take().unwrap() == *PACKED);
+}
+
+#[test]
+fn a_piece_can_be_tried_again_after_an_error() {
+    let source = Gguf::open(&fixture()).unwrap();
+    let disk = Disk::default();
+    let open = |_: &Path, _| -> Result<Box<dyn Output>, PackError> { Ok(Box::new(disk.clone())) };
+    let mut job = begin(&source, Path::new("target"), &settings(), Direction::Pack, &open).unwrap();
+    let mut n_errors = 0;
+    loop {
+        disk.lock().allowance = Some(30_000);
+        n_errors += usize::from(job.step().is_err());
+        disk.lock().allowance = None;
+        if !job.step().unwrap() {
+            break;
+        }
+    }
+    assert!(n_errors > 10, "{n_errors}");
+    job.finish().unwrap();
+    assert!(disk.lock().published.take().unwrap() == *PACKED);
+}
+
 /// A real disk under a wrapper that ends after some writes.
 struct Ending {
     inner: DiskOutput,
@@ -278,8 +314,8 @@ impl Output for Ending {
         self.inner.begin(len_bytes)
     }
 
-    fn resume(&mut self, journal_bytes: u64) -> io::Result<()> {
-        self.inner.resume(journal_bytes)
+    fn resume(&mut self, journal_bytes: u64, left_bytes: u64) -> io::Result<()> {
+        self.inner.resume(journal_bytes, left_bytes)
     }
 
     fn write_at(&mut self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
