@@ -126,11 +126,13 @@ impl Reader {
     fn serve_without(&mut self, queue: &Queue, done: &SyncSender<Completed>) {
         // The kernel may go on with what it has, and only refuse to be asked.
         for _ in 0..LOOKS_MAX {
-            self.reap(done);
             if self.ring.n_in_flight() == 0 {
                 break;
             }
-            pause(LOOK);
+            if self.ring.enter().is_err() {
+                pause(LOOK);
+            }
+            self.reap(done);
         }
         if self.ring.n_in_flight() > 0 {
             return;
