@@ -129,7 +129,7 @@ fn timed(work: impl FnOnce() -> Outcome<Cost>) -> Outcome<Cost> {
 /// Reads the experts of every step through `backend`.
 fn experts(model: &Model, backend: Box<dyn ReadBackend>, steps: &[Vec<ExpertKey>]) -> Outcome<Cost> {
     let mut store = FileStore::new(Arc::clone(&model.catalog), model.gguf.files().clone(), backend);
-    let n_slots = steps.iter().map(Vec::len).max().unwrap_or(0).clamp(2, 64);
+    let n_slots = n_slots(steps);
     let arena = Arena::new(n_slots, store.slot_bytes())?;
     touch(&arena);
     timed(|| {
@@ -183,18 +183,20 @@ fn stretch(model: &Model, bytes: u64, align_bytes: u32, round: usize) -> Vec<(u1
     (0..n_pieces).map(|i| (0, (start / piece as u64 + i) % n_places * piece as u64, piece)).collect()
 }
 
-/// Reads ranges one after the other.
-fn raw(model: &Model, direct: &DirectFiles, ranges: &[(u16, u64, usize)]) -> Outcome<Cost> {
+/// Reads ranges one after the other, into as many slots in turn as the experts of a step have: memory that was written
+/// a moment ago takes the next bytes faster than memory that wasn't.
+fn raw(model: &Model, direct: &DirectFiles, ranges: &[(u16, u64, usize)], n_slots: usize) -> Outcome<Cost> {
     let files = model.gguf.files();
     let piece = ranges.iter().map(|range| range.2).max().unwrap_or(1);
-    let (arena, clock) = (Arena::new(1, piece)?, Arc::new(SystemClock::new()) as Arc<dyn Clock>);
+    let (arena, clock) = (Arena::new(n_slots, piece)?, Arc::new(SystemClock::new()) as Arc<dyn Clock>);
     touch(&arena);
     let config = PreadConfig { n_threads: 1, depth: 1 };
     let mut backend = PreadBackend::direct(files, direct.clone(), config, clock)?;
     timed(|| {
         let (mut bytes, mut done) = (0, Vec::new());
-        for &(file, offset_bytes, len) in ranges {
-            let windows = vec![arena.try_write(SlotIdx(0)).ok_or("the slot is leased")?.window(0..len)];
+        for (i, &(file, offset_bytes, len)) in ranges.iter().enumerate() {
+            let slot = SlotIdx(u32::try_from(i % n_slots)?);
+            let windows = vec![arena.try_write(slot).ok_or("the slot is leased")?.window(0..len)];
             let read = Read { tag: Tag(0), priority: Priority::Demand, file, offset_bytes, windows };
             backend.submit(read).map_err(|_| "an idle backend refused a read")?;
             backend.wait(Nanos::MAX, &mut done);
@@ -202,6 +204,11 @@ fn raw(model: &Model, direct: &DirectFiles, ranges: &[(u16, u64, usize)]) -> Out
         }
         Ok(Cost { bytes, ..Cost::default() })
     })
+}
+
+/// Slots that take the experts of any step.
+fn n_slots(steps: &[Vec<ExpertKey>]) -> usize {
+    steps.iter().map(Vec::len).max().unwrap_or(0).clamp(2, 64)
 }
 
 /// Makes the slots resident, so that no way pays for pages that others find.
@@ -271,14 +278,14 @@ impl Way {
             Self::Raw => {
                 let direct = direct()?;
                 let ranges = same_bytes(model, steps, direct.align_bytes());
-                return raw(model, &direct, &ranges);
+                return raw(model, &direct, &ranges, n_slots(steps));
             }
             Self::Stretch => {
                 let direct = direct()?;
                 let ranges = same_bytes(model, steps, direct.align_bytes());
                 let bytes = ranges.iter().map(|range| range.2 as u64).sum();
                 let ranges = stretch(model, bytes, direct.align_bytes(), round);
-                return raw(model, &direct, &ranges);
+                return raw(model, &direct, &ranges, n_slots(steps));
             }
             Self::Pread(n_threads) => {
                 let config = PreadConfig { n_threads, ..PreadConfig::default() };
