@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "../../cli/tests/support/shards.rs"]
+#[allow(dead_code, reason = "written for the program's tests, which use more of it")]
+mod shards;
 mod support;
 
 use std::sync::{Arc, LazyLock};
@@ -126,6 +129,8 @@ fn packing_changes_time_and_nothing_else() {
     }
     for (i, path) in paths.iter().enumerate() {
         let ways = [
+            (IoChoice::Uring, SlotWish::PerLayer(2)),
+            (IoChoice::Cached, SlotWish::PerLayer(3)),
             (IoChoice::Pread, SlotWish::PerLayer(2)),
             (IoChoice::Mmap, SlotWish::PerLayer(0)),
             (IoChoice::Memory, SlotWish::Fill),
@@ -136,6 +141,25 @@ fn packing_changes_time_and_nothing_else() {
             let mut engine = Engine::open(&config).unwrap();
             let text = (i + 1) % TEXTS.len();
             assert!(bits(&mut engine, &TEXTS[text], 16) == CALM[text], "{} {io:?} {slots:?}", path.display());
+        }
+    }
+}
+
+/// The same model in three files, every way to read them, and packed from them.
+#[test]
+fn splitting_changes_time_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let shards = shards::Copy::of(&fixture("pico-q4_k_m.gguf")).write_shards(folder.path(), 3);
+    let packed = folder.path().join("packed.gguf");
+    let source = Gguf::open(&shards[1]).unwrap();
+    pack(&source, &packed, &Settings::default()).unwrap().finish().unwrap();
+    let ways = [IoChoice::Uring, IoChoice::Pread, IoChoice::Cached, IoChoice::Mmap, IoChoice::Memory];
+    for (path, ways) in [(&shards[2], &ways[..]), (&packed, &ways[..1])] {
+        for &io in ways {
+            let mut config = config(path, BackendChoice::Cpu);
+            (config.io, config.slots) = (io, SlotWish::PerLayer(3));
+            let mut engine = Engine::open(&config).unwrap();
+            assert!(bits(&mut engine, &TEXTS[2], 16) == CALM[2], "{} {io:?}", path.display());
         }
     }
 }

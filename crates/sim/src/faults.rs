@@ -7,7 +7,7 @@ use forerun_model::Nanos;
 pub struct Faults {
     /// A read that fails with an error of the device and succeeds when it is repeated.
     pub eio_permille: u32,
-    /// A read that is interrupted by a signal.
+    /// A read that is interrupted by a signal, or finds the system busy, in turn.
     pub interrupted_permille: u32,
     /// A read that ends early, with at least one byte.
     pub short_permille: u32,

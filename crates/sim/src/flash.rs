@@ -192,7 +192,9 @@ impl SimFlash {
         let fate = if may_fail && happens(faults.eio_permille, &mut log.n_eio) {
             Fate::Fails(io::ErrorKind::Other)
         } else if may_fail && happens(faults.interrupted_permille, &mut log.n_interrupted) {
-            Fate::Fails(io::ErrorKind::Interrupted)
+            // Both mean: ask again.
+            let kinds = [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock];
+            Fate::Fails(kinds[usize::from(log.n_interrupted.is_multiple_of(2))])
         } else if may_fail && happens(faults.short_permille, &mut log.n_short) {
             Fate::Short
         } else if happens(faults.flip_permille, &mut log.n_flipped) {

@@ -20,7 +20,8 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
 /// The program with `args`, ready to start.
 pub(crate) fn forerun(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
-    command.args(args).stdin(Stdio::null());
+    // What a probe finds is kept among the build's own files, not the user's.
+    command.args(args).stdin(Stdio::null()).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 
