@@ -1,6 +1,6 @@
 //! Makes any backend as slow as a disk of a given rate, to stand for another device's flash.
 //!
-//! Reads go to the backend inside at once, but are handed out only when the [`disk::Disk`] that they stand for would
+//! Reads go to the backend inside at once, but are handed out only when the disk that they stand for would
 //! have brought them: it reads one after the other, demands first, at its rate. It needs no thread, since what it does
 //! follows from when it is asked.
 //!
