@@ -89,6 +89,10 @@ impl Arena {
 pub(crate) struct Memory {
     base: *mut u8,
     /// Keeps the pages alive; all access to bytes goes through `base`.
+    #[cfg_attr(
+        not(unix),
+        expect(dead_code, reason = "it is there for its pages, and given back on Unix only")
+    )]
     map: MmapMut,
     stride: usize,
     states: Box<[AtomicU32]>,

@@ -26,6 +26,7 @@ const DEPTH: usize = 64;
 
 /// The system maps more than the touched page: a window around it, or a whole huge page if the page cache has one
 /// there, and what is left of that when a part is dropped. Windows of this size hold either.
+#[cfg(unix)]
 const DROPPED_TOGETHER_BYTES: u64 = 2 << 20;
 
 /// Copies from file mappings, one read per [`ReadBackend::wait`], so that the first is ready first. There is no reader
