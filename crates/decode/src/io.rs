@@ -8,8 +8,8 @@ use std::sync::Arc;
 use forerun_model::Clock;
 use forerun_storage::probe::DEPTH_MAX;
 use forerun_storage::{
-    Catalog, Content, DirectFiles, FileSet, Gguf, MemoryBackend, MergeLimits, MmapBackend, PreadBackend,
-    PreadConfig, ReadBackend, StoreConfig, Throttled, Verify,
+    Catalog, Content, DirectFiles, Gguf, MemoryBackend, MergeLimits, MmapBackend, PreadBackend, PreadConfig,
+    ReadBackend, StoreConfig, Throttled, Verify,
 };
 
 use crate::DecodeError;
@@ -153,39 +153,26 @@ fn way(choice: IoChoice, settings: &Probed, gguf: &Gguf, decisions: &mut Vec<Dec
     }
 }
 
-/// The ring, or threads where there is none to be had.
+/// The ring, or why there is none to be had.
 #[cfg(target_os = "linux")]
-fn uring(
-    files: &FileSet,
-    direct: DirectFiles,
+fn ring(
+    direct: &DirectFiles,
     config: PreadConfig,
     clock: &Arc<dyn Clock>,
-    decisions: &mut Vec<Decision>,
-) -> Result<Box<dyn ReadBackend>, DecodeError> {
+) -> Result<Box<dyn ReadBackend>, String> {
     use forerun_storage::{UringBackend, UringConfig};
     let ring = UringConfig { device_depth: config.n_threads, depth: config.depth };
     // The slots aren't pinned: it would save a third of the little CPU that reads cost, and their memory could no longer
     // be given back when a budget is lowered.
     match UringBackend::new(direct.clone(), ring, None, Arc::clone(clock)) {
         Ok(backend) => Ok(Box::new(backend)),
-        Err(why) => {
-            decisions.retain(|decision| decision.what != "io");
-            decisions.push(Decision::new("io", "pread", why.to_string()));
-            Ok(Box::new(PreadBackend::direct(files, direct, config, Arc::clone(clock))?))
-        }
+        Err(why) => Err(why.to_string()),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn uring(
-    files: &FileSet,
-    direct: DirectFiles,
-    config: PreadConfig,
-    clock: &Arc<dyn Clock>,
-    decisions: &mut Vec<Decision>,
-) -> Result<Box<dyn ReadBackend>, DecodeError> {
-    decisions.push(Decision::new("io", "pread", "only Linux has io_uring".into()));
-    Ok(Box::new(PreadBackend::direct(files, direct, config, Arc::clone(clock))?))
+fn ring(_: &DirectFiles, _: PreadConfig, _: &Arc<dyn Clock>) -> Result<Box<dyn ReadBackend>, String> {
+    Err("only Linux has io_uring".to_owned())
 }
 
 impl Io {
@@ -198,12 +185,20 @@ impl Io {
     ) -> Result<Box<dyn ReadBackend>, DecodeError> {
         let files = gguf.files();
         let config = PreadConfig { n_threads: self.depth, ..PreadConfig::default() };
+        let threads = |direct| PreadBackend::direct(files, direct, config, Arc::clone(clock)).map(Box::new);
         let backend: Box<dyn ReadBackend> = match self.way {
             Way::Mmap => Box::new(MmapBackend::new(files)?),
             Way::Memory => Box::new(MemoryBackend::open(files)?),
             Way::Cached => Box::new(PreadBackend::new(files, config, Arc::clone(clock))?),
-            Way::Pread(direct) => Box::new(PreadBackend::direct(files, direct, config, Arc::clone(clock))?),
-            Way::Uring(direct) => uring(files, direct, config, clock, decisions)?,
+            Way::Pread(direct) => threads(direct)?,
+            Way::Uring(direct) => match ring(&direct, config, clock) {
+                Ok(ring) => ring,
+                Err(why) => {
+                    decisions.retain(|decision| decision.what != "io");
+                    decisions.push(Decision::new("io", "pread", why));
+                    threads(direct)?
+                }
+            },
         };
         Ok(match self.limit {
             Some(limit) => Box::new(Throttled::new(backend, limit, Arc::clone(clock))),
