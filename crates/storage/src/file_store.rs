@@ -261,8 +261,11 @@ impl FileStore {
 
     /// Looks at a full slot, and hands it out or reads it again.
     fn check(&mut self, id: FetchId, mut fetch: Fetch, mut lease: WriteLease) {
-        let files = fetch.placement.ranges.iter().map(|placed| usize::from(placed.range.file));
-        let changed = files.filter_map(|file| self.files.files().get(file)).find(|file| file.is_changed());
+        let mut files: Vec<u16> = fetch.placement.ranges.iter().map(|placed| placed.range.file).collect();
+        // Asked of each file once: they mostly are one.
+        files.dedup();
+        let mut opened = files.into_iter().filter_map(|file| self.files.files().get(usize::from(file)));
+        let changed = opened.find(|file| file.is_changed());
         let record = self.catalog.record(fetch.key).expect("the key was in the catalog when it was begun");
         let checksum = record.whole.zip(record.crc32c);
         if let (Some(file), None) = (changed, checksum) {
