@@ -34,7 +34,7 @@ pub(super) fn done_with(file: &File, offset_bytes: u64, len_bytes: u64) {
 
 /// Bytes that a user may still write into `folder`, if the system says.
 pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
-    system::free_bytes(folder)
+    fs4::available_space(folder).ok()
 }
 
 /// Makes `file` `len_bytes` long, of zeros, and reserves room for them where the system can.
@@ -48,7 +48,6 @@ mod system {
     use std::fs::File;
     use std::io;
     use std::num::NonZeroU64;
-    use std::path::Path;
 
     use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
     use rustix::io::Errno;
@@ -72,18 +71,12 @@ mod system {
             Err(error) => Err(error.into()),
         }
     }
-
-    pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
-        let found = rustix::fs::statvfs(folder).ok()?;
-        found.f_bavail.checked_mul(found.f_frsize)
-    }
 }
 
 #[cfg(not(target_os = "linux"))]
 mod system {
     use std::fs::File;
     use std::io;
-    use std::path::Path;
 
     pub(super) fn will_need(_: &File, _: u64, _: u64) {}
 
@@ -91,16 +84,5 @@ mod system {
 
     pub(super) fn reserve(_: &File, _: u64) -> io::Result<()> {
         Ok(())
-    }
-
-    #[cfg(unix)]
-    pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
-        let found = rustix::fs::statvfs(folder).ok()?;
-        found.f_bavail.checked_mul(found.f_frsize)
-    }
-
-    #[cfg(not(unix))]
-    pub(super) fn free_bytes(_: &Path) -> Option<u64> {
-        None
     }
 }
