@@ -1,11 +1,13 @@
-//! Products of one row of weights and one of activations. Unit of work: bytes of weights.
+//! Products of the rows of a matrix and one or more rows of activations, on one thread. Unit of work: bytes of weights.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use forerun_compute::activation::{Activations, Form};
-use forerun_compute::dot::{Dot, Scalar, best};
-use forerun_model::QuantType;
+use forerun_compute::activation::{Activations, Form, Rows};
+use forerun_compute::kernels::{Columns, Kernels, Scalar, best};
+use forerun_compute::tensor::Matrix;
+use forerun_compute::workers::Workers;
+use forerun_model::{MatrixLayout, QuantType};
 use forerun_sim::Rng;
 
 /// The types of the experts in the files that people download.
@@ -25,37 +27,42 @@ fn noise(n: usize) -> Vec<u8> {
     bytes
 }
 
-fn activations(n: usize, form: Form) -> Activations {
-    let mut activations = Activations::with_capacity(1, n);
-    for (value, byte) in activations.start(1, n).iter_mut().zip(noise(n)) {
+fn activations(n_rows: usize, n: usize, form: Form) -> Activations {
+    let mut activations = Activations::with_capacity(n_rows, n);
+    for (value, byte) in activations.start(n_rows, n).iter_mut().zip(noise(n_rows * n)) {
         *value = f32::from(byte) / 128.0 - 1.0;
     }
-    activations.prepare(form);
+    activations.prepare(form, best().isa(), &Workers::single());
     activations
 }
 
 fn dot(c: &mut Criterion) {
-    let kernels: [Box<dyn Dot>; 2] = [Box::new(Scalar), best()];
+    let kernels: [Box<dyn Kernels>; 2] = [Box::new(Scalar), best()];
     for n in LENGTHS {
-        let mut group = c.benchmark_group(format!("dot/{n}"));
         for quant in TYPES {
-            let row_bytes = quant.row_bytes(n).expect("the lengths are whole blocks of every type");
-            let weights = noise(row_bytes * N_ROWS);
-            let form = Form::of(quant);
-            let activations = activations(n, form);
-            group.throughput(Throughput::Bytes(weights.len() as u64));
-            for kernel in &kernels {
-                group.bench_function(BenchmarkId::new(kernel.name(), quant), |b| {
-                    b.iter(|| {
-                        let products = weights
-                            .chunks_exact(row_bytes)
-                            .map(|row| kernel.dot(quant, black_box(row), activations.row(0, form)));
-                        products.sum::<f32>()
+            let layout =
+                MatrixLayout::new(quant, N_ROWS, n).expect("the lengths are whole blocks of every type");
+            let (weights, form) = (noise(layout.bytes()), Form::of(quant));
+            for m in [1, 2, 4, 8, 64] {
+                let x = activations(m, n, form);
+                let mut out = vec![0.0; m * N_ROWS];
+                let mut group = c.benchmark_group(format!("dot/{n}/{quant}/{m}"));
+                group.throughput(Throughput::Bytes(weights.len() as u64));
+                for kernel in kernels.iter().filter(|k| m == 1 || k.name() != "scalar") {
+                    group.bench_function(BenchmarkId::from_parameter(kernel.name()), |b| {
+                        b.iter(|| {
+                            let matrix = Matrix { layout, bytes: black_box(&weights) };
+                            kernel.multiply(
+                                matrix,
+                                x.operand(form, Rows::All),
+                                &mut Columns::all(&mut out, N_ROWS),
+                            );
+                        });
                     });
-                });
+                }
+                group.finish();
             }
         }
-        group.finish();
     }
 }
 

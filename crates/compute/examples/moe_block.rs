@@ -7,10 +7,9 @@
 use std::error::Error;
 
 use forerun_arena::{Arena, SlotIdx};
-use forerun_compute::activation::Activations;
-use forerun_compute::dot::best;
-use forerun_compute::ops::silu_times;
-use forerun_compute::products::{Products, Quantised, Rows};
+use forerun_compute::activation::{Activations, Rows};
+use forerun_compute::kernels::best;
+use forerun_compute::products::{ExpertBuffers, ExpertMatrices, Products, Quantised};
 use forerun_compute::tensor::Matrix;
 use forerun_compute::workers::Workers;
 use forerun_model::{ExpertLayout, MatrixLayout, QuantType};
@@ -46,13 +45,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         *value = ((i * 13 % 17) as f32 - 8.0) / 8.0;
     }
     let (mut gate, mut up) = (vec![0.0; N_ROWS * INNER], vec![0.0; N_ROWS * INNER]);
-    products.multiply(matrix(parts.gate, layout.gate), &mut x, Rows::All, &mut gate);
-    products.multiply(matrix(parts.up, layout.up), &mut x, Rows::All, &mut up);
-    silu_times(&mut gate, &up);
+    let expert = ExpertMatrices {
+        gate: matrix(parts.gate, layout.gate),
+        up: matrix(parts.up, layout.up),
+        down: matrix(parts.down, layout.down),
+    };
     let mut inner = Activations::default();
-    inner.start(N_ROWS, INNER).copy_from_slice(&gate);
+    let buffers = ExpertBuffers { gates: &mut gate, ups: &mut up, inner: &mut inner };
     let mut out = vec![0.0; N_ROWS * HIDDEN];
-    products.multiply(matrix(parts.down, layout.down), &mut inner, Rows::All, &mut out);
+    products.expert(expert, &mut x, Rows::All, buffers, &mut out);
 
     println!("kernels {}, {} bytes of weights in one slot", products.kernels(), layout.weight_bytes());
     for (row, out) in out.chunks_exact(HIDDEN).enumerate() {

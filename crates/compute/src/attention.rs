@@ -1,61 +1,147 @@
-//! One query head over the keys and values so far: softmax attention in fixed blocks of keys.
+//! The query heads of one key-value head over the keys and values so far: softmax attention in fixed blocks of keys.
 //!
 //! Keys are walked from position 0 in blocks of [`BLOCK`] with a running maximum, so that a row's sum has one order
-//! whatever else is in its step.
+//! whatever else is in its step. Keys and values are widened to f32 once for all heads that share them.
+
+use std::ops::Range;
 
 use forerun_model::{AttentionShape, HEAD_DIM_MAX};
 
+use crate::kernels::Loop;
 use crate::kv_cache::KvRows;
-use crate::ops::dot;
+use crate::ops::{dot, exp, max};
 
 /// Keys per block.
 pub const BLOCK: usize = 32;
+/// Query heads that are walked together.
+const HEADS: usize = 8;
+/// Columns of the values that are summed together, in registers.
+const COLUMNS: usize = 64;
 
-/// `out = softmax(q k / sqrt(head_dim)) v` over the first `n_keys` rows of the cache, for query head `head`.
-#[expect(clippy::cast_precision_loss, reason = "a head has few channels")]
-pub fn attend(
-    shape: &AttentionShape,
-    head: usize,
-    query: &[f32],
-    (keys, values): (&KvRows, &KvRows),
-    n_keys: usize,
-    out: &mut [f32],
-) {
-    let dim = shape.head_dim;
-    let column = head / (shape.n_heads / shape.n_kv_heads) * dim;
-    let scale = 1.0 / (dim as f32).sqrt();
-    let mut buffer = [0.0; HEAD_DIM_MAX];
-    let buffer = &mut buffer[..dim];
-    let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
-    out.fill(0.0);
-    for start in (0..n_keys).step_by(BLOCK) {
-        let rows = start..n_keys.min(start + BLOCK);
-        let mut scores = [0.0; BLOCK];
-        for (score, row) in scores.iter_mut().zip(rows.clone()) {
-            keys.read(row, column, buffer);
-            *score = dot(query, buffer) * scale;
-        }
-        let scores = &mut scores[..rows.len()];
-        let new_max = scores.iter().fold(max, |m, &s| m.max(s));
-        let shrink = (max - new_max).exp();
-        sum *= shrink;
-        out.iter_mut().for_each(|o| *o *= shrink);
-        for (score, row) in scores.iter().zip(rows) {
-            let weight = (score - new_max).exp();
-            sum += weight;
-            values.read(row, column, buffer);
-            for (out, value) in out.iter_mut().zip(&*buffer) {
-                *out += weight * value;
+/// `out = softmax(q k / sqrt(head_dim)) v` over the first `n_keys` rows of the cache, for the query heads of one
+/// key-value head.
+#[derive(Debug)]
+pub struct Attend<'a> {
+    /// Sizes of heads.
+    pub shape: AttentionShape,
+    /// The key-value head.
+    pub kv_head: usize,
+    /// The first query; `stride` values lie from one to the next.
+    pub queries: &'a [f32],
+    /// Values from one query to the next.
+    pub stride: usize,
+    /// Keys of all positions.
+    pub keys: &'a KvRows,
+    /// Values of all positions.
+    pub values: &'a KvRows,
+    /// Positions that are seen.
+    pub n_keys: usize,
+    /// `[query heads of the key-value head, head_dim]`.
+    pub out: &'a mut [f32],
+}
+
+/// The sums so far of [`HEADS`] query heads.
+struct Running {
+    max: [f32; HEADS],
+    sum: [f32; HEADS],
+    /// What the sums so far are multiplied by, for the new maximum.
+    shrink: [f32; HEADS],
+    /// A block's scores, then its weights.
+    weights: [[f32; BLOCK]; HEADS],
+}
+
+impl Loop for Attend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        let dim = self.shape.head_dim;
+        let n_heads = self.out.len() / dim;
+        self.out.fill(0.0);
+        for first in (0..n_heads).step_by(HEADS) {
+            let heads = first..n_heads.min(first + HEADS);
+            let mut running = Running {
+                max: [f32::NEG_INFINITY; HEADS],
+                sum: [0.0; HEADS],
+                shrink: [0.0; HEADS],
+                weights: [[0.0; BLOCK]; HEADS],
+            };
+            for start in (0..self.n_keys).step_by(BLOCK) {
+                let rows = start..self.n_keys.min(start + BLOCK);
+                self.weigh(&heads, rows.clone(), &mut running);
+                self.add(&heads, rows, &running);
+            }
+            for (out, sum) in
+                self.out[heads.start * dim..heads.end * dim].chunks_exact_mut(dim).zip(running.sum)
+            {
+                out.iter_mut().for_each(|o| *o /= sum);
             }
         }
-        max = new_max;
     }
-    out.iter_mut().for_each(|o| *o /= sum);
+}
+
+impl Attend<'_> {
+    /// The softmax weights of a block's keys, relative to the maximum so far.
+    #[inline(always)]
+    #[expect(clippy::cast_precision_loss, reason = "a head has few channels")]
+    fn weigh(&self, heads: &Range<usize>, rows: Range<usize>, running: &mut Running) {
+        let dim = self.shape.head_dim;
+        let scale = 1.0 / (dim as f32).sqrt();
+        let mut key = [0.0; HEAD_DIM_MAX];
+        let key = &mut key[..dim];
+        for (i, row) in rows.clone().enumerate() {
+            self.keys.read(row, self.kv_head * dim, key);
+            for (j, head) in heads.clone().enumerate() {
+                running.weights[j][i] = dot(&self.queries[head * self.stride..][..dim], key) * scale;
+            }
+        }
+        for j in 0..heads.len() {
+            let weights = &mut running.weights[j][..rows.len()];
+            let new_max = running.max[j].max(max(weights));
+            running.shrink[j] = exp(running.max[j] - new_max);
+            running.sum[j] *= running.shrink[j];
+            for weight in weights.iter_mut() {
+                *weight = exp(*weight - new_max);
+            }
+            for weight in weights {
+                running.sum[j] += *weight;
+            }
+            running.max[j] = new_max;
+        }
+    }
+
+    /// Adds a block's weighted values.
+    #[inline(always)]
+    fn add(&mut self, heads: &Range<usize>, rows: Range<usize>, running: &Running) {
+        let dim = self.shape.head_dim;
+        let mut block = [[0.0; COLUMNS]; BLOCK];
+        for column in (0..dim).step_by(COLUMNS) {
+            let width = COLUMNS.min(dim - column);
+            for (values, row) in block.iter_mut().zip(rows.clone()) {
+                self.values.read(row, self.kv_head * dim + column, &mut values[..width]);
+            }
+            for (j, head) in heads.clone().enumerate() {
+                let out = &mut self.out[head * dim + column..][..width];
+                let mut sums = [0.0; COLUMNS];
+                sums[..width].copy_from_slice(out);
+                for sum in &mut sums {
+                    *sum *= running.shrink[j];
+                }
+                for (values, &weight) in block[..rows.len()].iter().zip(&running.weights[j]) {
+                    for (sum, value) in sums.iter_mut().zip(values) {
+                        *sum += weight * value;
+                    }
+                }
+                out.copy_from_slice(&sums[..width]);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::Isa;
     use crate::kv_cache::KvType;
 
     #[test]
@@ -68,18 +154,33 @@ mod tests {
             keys.write(i, &std::array::from_fn::<_, 4, _>(|j| value(i, j)));
             values.write(i, &std::array::from_fn::<_, 4, _>(|j| value(i + 3, j)));
         }
-        let query = [0.5, -1.0, 2.0, 0.25];
+        let queries = [9.0, 9.0, 9.0, 9.0, 0.5, -1.0, 2.0, 0.25];
+        let query = &queries[4..];
         let scores: Vec<f64> = (0..n)
             .map(|i| (0..4).map(|j| f64::from(query[j]) * f64::from(value(i, j))).sum::<f64>() / 2.0)
             .collect();
         let max = scores.iter().fold(f64::MIN, |m, &s| m.max(s));
         let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-        let mut out = [0.0; 4];
-        attend(&shape, 1, &query, (&keys, &values), n, &mut out);
-        for (j, out) in out.iter().enumerate() {
-            let want: f64 =
-                (0..n).map(|i| (scores[i] - max).exp() / total * f64::from(value(i + 3, j))).sum();
-            assert!((f64::from(*out) - want).abs() < 1e-5, "{out} {want}");
+        let mut found = Vec::new();
+        for isa in Isa::all() {
+            let mut out = [0.0; 8];
+            isa.run(Attend {
+                shape,
+                kv_head: 0,
+                queries: &queries,
+                stride: 4,
+                keys: &keys,
+                values: &values,
+                n_keys: n,
+                out: &mut out,
+            });
+            for (j, out) in out[4..].iter().enumerate() {
+                let want: f64 =
+                    (0..n).map(|i| (scores[i] - max).exp() / total * f64::from(value(i + 3, j))).sum();
+                assert!((f64::from(*out) - want).abs() < 1e-5, "{out} {want}");
+            }
+            found.push(out.map(f32::to_bits));
         }
+        assert!(found.iter().all(|out| *out == found[0]), "every instruction set gives the same bits");
     }
 }

@@ -4,7 +4,7 @@
 //! `S += k (beta e)^T`; `o = S^T q`. Sums over the key index run from first to last, so that prefill, decode and
 //! replay give the same bits however a text is cut. Source: section 3.5 of the model's specification.
 
-use crate::ops::silu;
+use crate::ops::{exp, silu};
 
 /// One token's inputs for one value head.
 #[derive(Clone, Copy, Debug)]
@@ -21,36 +21,73 @@ pub struct DeltaInput<'a> {
     pub beta: f32,
 }
 
-/// Advances `state` by one token and writes the head's output to `out`; `scratch` holds `value_dim` values.
-pub fn step(state: &mut [f32], input: DeltaInput<'_>, scratch: &mut [f32], out: &mut [f32]) {
+/// Columns of the state that are walked at once: with 128 keys they fit a first-level cache, so that the second walk
+/// over them finds them there.
+const COLUMNS: usize = 32;
+
+/// Writes the state after one token to `new` and the head's output to `out`; `old` is the state before it, or `None` when
+/// that is what `new` holds.
+#[inline(always)]
+pub fn step(old: Option<&[f32]>, new: &mut [f32], input: DeltaInput<'_>, out: &mut [f32]) {
     let width = input.value.len();
-    let decay = input.log_decay.exp();
-    scratch.fill(0.0);
-    for (row, &key) in state.chunks_exact_mut(width).zip(input.key) {
-        for (s, predicted) in row.iter_mut().zip(&mut *scratch) {
-            *s *= decay;
-            *predicted += *s * key;
-        }
+    let decay = exp(input.log_decay);
+    let mut column = 0;
+    while column + COLUMNS <= width {
+        let out: &mut [f32; COLUMNS] = out[column..].first_chunk_mut().expect("a whole block of columns");
+        columns::<COLUMNS>(old, new, input, decay, column, out);
+        column += COLUMNS;
     }
-    for (correction, value) in scratch.iter_mut().zip(input.value) {
-        *correction = (value - *correction) * input.beta;
-    }
-    out.fill(0.0);
-    for ((row, &key), &query) in state.chunks_exact_mut(width).zip(input.key).zip(input.query) {
-        for ((s, correction), out) in row.iter_mut().zip(&*scratch).zip(&mut *out) {
-            *s += key * correction;
-            *out += *s * query;
-        }
+    for column in column..width {
+        let out: &mut [f32; 1] = out[column..].first_chunk_mut().expect("a column");
+        columns::<1>(old, new, input, decay, column, out);
     }
 }
 
-/// Causal depthwise convolution and SiLU of one token: `silu(sum_i weight[c, i] * window[i][c])`, where the window's
-/// last row is the token itself.
-pub fn convolve<'a>(weight: &[f32], window: impl ExactSizeIterator<Item = &'a [f32]>, out: &mut [f32]) {
-    let taps = window.len();
+/// [`step`] on the `N` columns from `first` on.
+#[inline(always)]
+fn columns<const N: usize>(
+    old: Option<&[f32]>,
+    new: &mut [f32],
+    input: DeltaInput<'_>,
+    decay: f32,
+    first: usize,
+    out: &mut [f32; N],
+) {
+    let DeltaInput { query, key, value, beta, .. } = input;
+    let width = value.len();
+    let block = |state: &[f32], i: usize| -> [f32; N] {
+        *state[i * width + first..].first_chunk().expect("a row of the state")
+    };
+    let mut correction = [0.0; N];
+    let state = old.unwrap_or(new);
+    for (i, &key) in key.iter().enumerate() {
+        let state = block(state, i);
+        for j in 0..N {
+            correction[j] += state[j] * decay * key;
+        }
+    }
+    for j in 0..N {
+        correction[j] = (value[first + j] - correction[j]) * beta;
+    }
+    let mut sum = [0.0; N];
+    for (i, (&key, &query)) in key.iter().zip(query).enumerate() {
+        let mut state = block(old.unwrap_or(new), i);
+        for j in 0..N {
+            state[j] = state[j] * decay + key * correction[j];
+            sum[j] += state[j] * query;
+        }
+        new[i * width + first..][..N].copy_from_slice(&state);
+    }
+    *out = sum;
+}
+
+/// Causal depthwise convolution and SiLU of some channels of one token: `silu(sum_i weights[i][c] * window[i][c])`, where
+/// the window's last row is the token itself.
+#[inline(always)]
+pub fn convolve<'a>(taps: impl Iterator<Item = (&'a [f32], &'a [f32])>, out: &mut [f32]) {
     out.fill(0.0);
-    for (tap, row) in window.enumerate() {
-        for ((out, x), weight) in out.iter_mut().zip(row).zip(weight[tap..].iter().step_by(taps)) {
+    for (weights, row) in taps {
+        for ((out, x), weight) in out.iter_mut().zip(row).zip(weights) {
             *out += x * weight;
         }
     }

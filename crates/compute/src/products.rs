@@ -4,52 +4,83 @@
 //! stored blocks, with activations in the form that the weight type wants. Everything around the products is one
 //! code, [`crate::stack`], so that what the goldens prove of one holds for the other.
 
+mod quantised;
 mod rounded;
 
-use crate::activation::{ActivationRow, Activations, Form};
+use crate::activation::{ActivationRow, Activations, Form, Rows};
 use crate::dequant::dequantise;
-use crate::dot::Dot;
-use crate::ops::dot;
+use crate::kernels::Isa;
+use crate::ops::{dot, silu_times};
 use crate::tensor::Matrix;
 use crate::workers::Workers;
 
+pub use quantised::Quantised;
+
+/// One matrix and where its products go.
+#[derive(Debug)]
+pub struct Product<'a> {
+    /// The matrix.
+    pub matrix: Matrix<'a>,
+    /// `[rows, matrix rows]`.
+    pub out: &'a mut [f32],
+}
+
+/// The matrices of an expert.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertMatrices<'a> {
+    /// `[ff, hidden]`.
+    pub gate: Matrix<'a>,
+    /// `[ff, hidden]`.
+    pub up: Matrix<'a>,
+    /// `[hidden, ff]`.
+    pub down: Matrix<'a>,
+}
+
+/// What an expert computes on the way.
+#[derive(Debug)]
+pub struct ExpertBuffers<'a> {
+    /// `[rows, ff]`.
+    pub gates: &'a mut [f32],
+    /// `[rows, ff]`.
+    pub ups: &'a mut [f32],
+    /// Becomes `silu(gate) * up`.
+    pub inner: &'a mut Activations,
+}
+
 /// Matrix products over rows of activations.
 pub trait Products {
-    /// `out[i, r] = matrix[r] . x[rows[i]]`: one output row per entry of `rows`.
+    /// `out[i, r] = matrix[r] . x[rows[i]]` for each of the products: one output row per entry of `rows`.
     ///
     /// # Panics
     /// When sizes don't fit each other.
-    fn multiply(&mut self, matrix: Matrix<'_>, x: &mut Activations, rows: Rows<'_>, out: &mut [f32]);
+    fn multiply(&mut self, x: &mut Activations, rows: Rows<'_>, products: &mut [Product<'_>]);
+
+    /// `out = down(silu(gate x) * up x)` for the entries of `rows`.
+    ///
+    /// # Panics
+    /// When sizes don't fit each other.
+    fn expert(
+        &mut self,
+        expert: ExpertMatrices<'_>,
+        x: &mut Activations,
+        rows: Rows<'_>,
+        buffers: ExpertBuffers<'_>,
+        out: &mut [f32],
+    ) {
+        let ExpertBuffers { gates, ups, inner } = buffers;
+        let gate = Product { matrix: expert.gate, out: &mut *gates };
+        self.multiply(x, rows, &mut [gate, Product { matrix: expert.up, out: &mut *ups }]);
+        silu_times(gates, ups);
+        let n_cols = expert.gate.layout.n_rows;
+        inner.start(gates.len() / n_cols, n_cols).copy_from_slice(gates);
+        self.multiply(inner, Rows::All, &mut [Product { matrix: expert.down, out }]);
+    }
 
     /// The threads that work may be shared among.
     fn workers(&self) -> &Workers;
-}
 
-/// Which rows of the activations a product takes.
-#[derive(Clone, Copy, Debug)]
-pub enum Rows<'a> {
-    /// All of them.
-    All,
-    /// These, by index.
-    Some(&'a [u32]),
-}
-
-impl Rows<'_> {
-    /// How many rows these are, of `n_rows` in all.
-    pub fn len(self, n_rows: usize) -> usize {
-        match self {
-            Self::All => n_rows,
-            Self::Some(rows) => rows.len(),
-        }
-    }
-
-    /// The index of the `i`-th of them.
-    pub fn get(self, i: usize) -> usize {
-        match self {
-            Self::All => i,
-            Self::Some(rows) => rows[i] as usize,
-        }
-    }
+    /// What loops are compiled for.
+    fn isa(&self) -> Isa;
 }
 
 /// Which activations [`Exact`] multiplies.
@@ -74,18 +105,14 @@ impl Exact {
     pub fn new(rounding: Rounding) -> Self {
         Self { rounding, workers: Workers::single(), weights: Vec::new() }
     }
-}
 
-impl Products for Exact {
-    fn multiply(&mut self, matrix: Matrix<'_>, x: &mut Activations, rows: Rows<'_>, out: &mut [f32]) {
+    fn product(&mut self, x: &mut Activations, rows: Rows<'_>, product: &mut Product<'_>) {
+        let Product { matrix, out } = product;
         let (quant, n_out) = (matrix.layout.quant, matrix.layout.n_rows);
         let n = rows.len(x.n_rows());
         assert_eq!(out.len(), n * n_out, "an output for every row");
-        if n == 0 {
-            return;
-        }
         let form = if self.rounding == Rounding::None { Form::F32 } else { matrix.form() };
-        x.prepare(form);
+        x.prepare(form, self.isa(), &self.workers);
         self.weights.resize(matrix.layout.n_cols, 0.0);
         for r in 0..n_out {
             if form == Form::F32 {
@@ -99,63 +126,20 @@ impl Products for Exact {
             }
         }
     }
-
-    fn workers(&self) -> &Workers {
-        &self.workers
-    }
 }
 
-/// Products on the stored blocks, with the best kernels of this CPU or those given.
-pub struct Quantised {
-    kernels: Box<dyn Dot>,
-    workers: Workers,
-    /// Products of several rows, transposed: `[matrix row, activation row]`.
-    columns: Vec<f32>,
-}
-
-impl Quantised {
-    /// Products with `kernels`, shared among `workers`.
-    pub fn new(kernels: Box<dyn Dot>, workers: Workers) -> Self {
-        Self { kernels, workers, columns: Vec::new() }
-    }
-
-    /// The kernels' name.
-    pub fn kernels(&self) -> &'static str {
-        self.kernels.name()
-    }
-}
-
-impl Products for Quantised {
-    fn multiply(&mut self, matrix: Matrix<'_>, x: &mut Activations, rows: Rows<'_>, out: &mut [f32]) {
-        let n_out = matrix.layout.n_rows;
-        let n = rows.len(x.n_rows());
-        assert_eq!(out.len(), n * n_out, "an output for every row");
-        if n == 0 {
-            return;
-        }
-        let (form, quant, kernels) = (matrix.form(), matrix.layout.quant, &*self.kernels);
-        x.prepare(form);
-        let x = &*x;
-        let work = matrix.layout.bytes() * n;
-        let row = |r: usize, out: &mut [f32]| {
-            let weights = matrix.row(r);
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = kernels.dot(quant, weights, x.row(rows.get(i), form));
-            }
-        };
-        if n == 1 {
-            return self.workers.rows(out, 1, work, row);
-        }
-        self.columns.resize(out.len(), 0.0);
-        self.workers.rows(&mut self.columns, n, work, row);
-        for (r, column) in self.columns.chunks_exact(n).enumerate() {
-            for (i, value) in column.iter().enumerate() {
-                out[i * n_out + r] = *value;
-            }
+impl Products for Exact {
+    fn multiply(&mut self, x: &mut Activations, rows: Rows<'_>, products: &mut [Product<'_>]) {
+        for product in products {
+            self.product(x, rows, product);
         }
     }
 
     fn workers(&self) -> &Workers {
         &self.workers
+    }
+
+    fn isa(&self) -> Isa {
+        Isa::BASELINE
     }
 }

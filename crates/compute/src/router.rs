@@ -2,18 +2,15 @@
 
 use forerun_model::ExpertId;
 
-use crate::ops::softmax;
-
-/// Turns logits into probabilities where they stand, and writes the `top_k` best experts and their renormalised
-/// weights to `chosen`, best first; of equals the lower index. Returns `false` when a probability isn't finite.
+/// Writes the `top_k` best experts and their renormalised weights to `chosen`, best first; of equals the lower index.
+/// Returns `false` when a probability isn't finite.
 #[expect(clippy::cast_possible_truncation, reason = "the header allows at most 4096 experts")]
-pub fn route(logits: &mut [f32], top_k: usize, chosen: &mut Vec<(ExpertId, f32)>) -> bool {
-    softmax(logits);
+pub fn choose(probabilities: &[f32], top_k: usize, chosen: &mut Vec<(ExpertId, f32)>) -> bool {
     chosen.clear();
-    if logits.iter().any(|p| !p.is_finite()) {
+    if probabilities.iter().any(|p| !p.is_finite()) {
         return false;
     }
-    for (expert, &p) in logits.iter().enumerate() {
+    for (expert, &p) in probabilities.iter().enumerate() {
         if chosen.len() == top_k && chosen[top_k - 1].1 >= p {
             continue;
         }
@@ -31,6 +28,12 @@ pub fn route(logits: &mut [f32], top_k: usize, chosen: &mut Vec<(ExpertId, f32)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::softmax;
+
+    fn route(logits: &mut [f32], top_k: usize, chosen: &mut Vec<(ExpertId, f32)>) -> bool {
+        softmax(logits);
+        choose(logits, top_k, chosen)
+    }
 
     #[test]
     fn the_best_come_first_and_ties_go_to_the_lower_index() {

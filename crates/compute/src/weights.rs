@@ -64,6 +64,7 @@ pub(crate) struct DeltaNetWeights {
     pub(crate) gate: Tensor,
     pub(crate) beta: Tensor,
     pub(crate) alpha: Tensor,
+    /// `[conv_kernel, channels]`: the file has it the other way round.
     pub(crate) conv: Vec<f32>,
     /// `-exp(A_log)`.
     pub(crate) a: Vec<f32>,
@@ -174,11 +175,16 @@ impl Binder<'_> {
             gate: self.matrix(&block(layer, "attn_gate"))?,
             beta: self.matrix(&block(layer, "ssm_beta"))?,
             alpha: self.matrix(&block(layer, "ssm_alpha"))?,
-            conv: self.vector(&block(layer, "ssm_conv1d"))?,
+            conv: transposed(&self.vector(&block(layer, "ssm_conv1d"))?, self.shape.delta_net.conv_kernel),
             a: self.vector(&block_bare(layer, "ssm_a"))?,
             dt: self.vector(&block_bare(layer, "ssm_dt.bias"))?,
             norm: self.vector(&block(layer, "ssm_norm"))?,
             output: self.matrix(&block(layer, "ssm_out"))?,
         })
     }
+}
+
+/// Rows of `n_cols` values as columns.
+fn transposed(rows: &[f32], n_cols: usize) -> Vec<f32> {
+    (0..n_cols).flat_map(|j| rows.iter().skip(j).step_by(n_cols)).copied().collect()
 }

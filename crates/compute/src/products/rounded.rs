@@ -1,7 +1,7 @@
 //! The definition of a product with 8-bit activations, from decoded weights.
 //!
 //! Rounding to 8 bits has edges: a difference in the last bit of an input can move a code by one, and a few such
-//! moves change logits visibly. So "the same way" must mean the same order of sums, which [`crate::dot`] states.
+//! moves change logits visibly. So "the same way" must mean the same order of sums, which [`crate::kernels`] states.
 //! This module follows that order with nothing but the decoder that the goldens prove: it decodes a block with its
 //! scale set to one (and its minimum to zero, and the other way round), which gives exact integers.
 

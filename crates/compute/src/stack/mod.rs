@@ -2,16 +2,18 @@
 
 mod mixer;
 mod moe;
+mod recurrence;
 mod scratch;
 
 use forerun_model::{LayerId, ModelShape, Routing};
 
+use crate::activation::Rows;
 use crate::backend::{Backend, ExpertJob, Row, Scores, Stage, Step, StepOutput};
 use crate::dequant::dequantise;
-use crate::dot::best;
+use crate::kernels::{Loop, best};
 use crate::kv_cache::KvType;
 use crate::ops::rms_norm;
-use crate::products::{Exact, Products, Quantised, Rounding, Rows};
+use crate::products::{Exact, Product, Products, Quantised, Rounding};
 use crate::rope::Rope;
 use crate::sequence::{LOG_ROWS_MAX, Sequence};
 use crate::weights::Weights;
@@ -111,8 +113,8 @@ impl Cpu {
 }
 
 impl<P: Products> Stack<P> {
-    /// A stack over `weights`; allocates caches, states and buffers now, but for the transposed buffer of products and
-    /// the log of a step that may be rejected, which grow to their bound with the steps.
+    /// A stack over `weights`; allocates caches, states and buffers now, but for the log of a step that may be rejected,
+    /// which grows to its bound with the steps.
     pub fn new(weights: Weights, config: StackConfig, products: P) -> Self {
         let shape = &weights.shape;
         let sequence = |_| Sequence::new(shape, config.kv, config.context);
@@ -179,12 +181,42 @@ impl<P: Products> Stack<P> {
     }
 
     /// Normalises the step's rows with `weight` into `normed`.
-    fn normalise(scratch: &mut Scratch, n_rows: usize, weight: &[f32], eps: f32) {
-        let d = weight.len();
+    fn normalise(products: &P, scratch: &mut Scratch, n_rows: usize, weight: &[f32], eps: f32) {
+        let (d, x, isa) = (weight.len(), &scratch.x, products.isa());
         let out = scratch.normed.start(n_rows, d);
-        for (x, out) in scratch.x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
-            rms_norm(x, weight, eps, out);
-        }
+        products.workers().rows(out, d, 4 * n_rows * d, |row, out| {
+            isa.run(Norm { x: &x[row * d..(row + 1) * d], weight, eps, out });
+        });
+    }
+}
+
+/// [`rms_norm`] of one row.
+struct Norm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    eps: f32,
+    out: &'a mut [f32],
+}
+
+impl Loop for Norm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        rms_norm(self.x, self.weight, self.eps, self.out);
+    }
+}
+
+/// Whether all values are numbers.
+struct AllFinite<'a>(&'a [f32]);
+
+impl Loop for AllFinite<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        // Without an early end, so that the loop has no branch a value.
+        self.0.iter().fold(true, |all, v| all & v.is_finite())
     }
 }
 
@@ -244,11 +276,11 @@ impl<P: Products> Backend for Stack<P> {
         let normed = scratch.normed.start(step.wanted.len(), d);
         for (&row, out) in step.wanted.iter().zip(normed.chunks_exact_mut(d)) {
             let x = &scratch.x[row as usize * d..][..d];
-            rms_norm(x, &weights.output_norm, shape.norm_eps, out);
+            products.isa().run(Norm { x, weight: &weights.output_norm, eps: shape.norm_eps, out });
         }
-        let head = weights.output.matrix();
-        products.multiply(head, &mut scratch.normed, Rows::All, &mut output.logits);
-        if output.logits.iter().any(|v| !v.is_finite()) {
+        let mut work = [Product { matrix: weights.output.matrix(), out: &mut output.logits }];
+        products.multiply(&mut scratch.normed, Rows::All, &mut work);
+        if !products.isa().run(AllFinite(&output.logits)) {
             let layer = LayerId(u16::try_from(shape.n_layers() - 1).unwrap_or(u16::MAX));
             return Err(ComputeError::NotFinite { what: "a logit", layer });
         }

@@ -2,12 +2,14 @@
 
 use forerun_model::{LayerId, Routing};
 
-use super::{Scratch, Stack};
+use super::{Norm, Scratch, Stack};
 use crate::ComputeError;
+use crate::activation::Rows;
 use crate::backend::{ExpertJob, Scores};
-use crate::ops::{add_scaled, rms_norm, sigmoid, silu_times, softmax};
-use crate::products::{Products, Rows};
-use crate::router::route;
+use crate::kernels::Loop;
+use crate::ops::{add_scaled, sigmoid, softmax};
+use crate::products::{ExpertBuffers, ExpertMatrices, Product, Products};
+use crate::router::choose;
 use crate::tensor::Matrix;
 
 impl<P: Products> Stack<P> {
@@ -16,12 +18,14 @@ impl<P: Products> Stack<P> {
         let n = self.current().n_rows;
         let Self { weights, products, scratch, chosen, .. } = self;
         let (moe, w) = (&weights.shape.moe, &weights.layers[layer.idx()]);
-        Self::normalise(scratch, n, &w.post_norm, weights.shape.norm_eps);
+        Self::normalise(products, scratch, n, &w.post_norm, weights.shape.norm_eps);
         let logits = &mut scratch.logits[..n * moe.n_experts];
-        products.multiply(w.router.matrix(), &mut scratch.normed, Rows::All, logits);
+        let mut work = [Product { matrix: w.router.matrix(), out: &mut *logits }];
+        products.multiply(&mut scratch.normed, Rows::All, &mut work);
         routing.reset(moe.top_k);
         for logits in logits.chunks_exact_mut(moe.n_experts) {
-            if !route(logits, moe.top_k, chosen) {
+            products.isa().run(Softmax(logits));
+            if !choose(logits, moe.top_k, chosen) {
                 return Err(ComputeError::NotFinite { what: "the router's input", layer });
             }
             routing.push_row(chosen);
@@ -40,14 +44,17 @@ impl<P: Products> Stack<P> {
         let d = shape.hidden;
         let rows = scratch.probe.start(n, d);
         for (x, out) in scratch.x.chunks_exact(d).zip(rows.chunks_exact_mut(d)) {
-            rms_norm(x, &w.post_norm, shape.norm_eps, out);
+            products.isa().run(Norm { x, weight: &w.post_norm, eps: shape.norm_eps, out });
         }
         scores.layer = layer;
         scores.n_experts = shape.moe.n_experts;
         scores.probabilities.clear();
         scores.probabilities.resize(n * scores.n_experts, 0.0);
-        products.multiply(w.router.matrix(), &mut scratch.probe, Rows::All, &mut scores.probabilities);
-        scores.probabilities.chunks_exact_mut(shape.moe.n_experts).for_each(softmax);
+        let mut work = [Product { matrix: w.router.matrix(), out: &mut scores.probabilities }];
+        products.multiply(&mut scratch.probe, Rows::All, &mut work);
+        for probabilities in scores.probabilities.chunks_exact_mut(shape.moe.n_experts) {
+            products.isa().run(Softmax(probabilities));
+        }
     }
 
     /// `shared = sigmoid(switch . r) * down(silu(gate r) * up r)` for every row.
@@ -55,15 +62,15 @@ impl<P: Products> Stack<P> {
         let n = self.current().n_rows;
         let Self { weights, products, scratch, .. } = self;
         let w = &weights.layers[layer.idx()].shared;
-        let switches = &mut scratch.logits[..n];
-        products.multiply(w.switch.matrix(), &mut scratch.normed, Rows::All, switches);
-        expert(products, scratch, [w.gate.matrix(), w.up.matrix(), w.down.matrix()], Rows::All, n);
+        let mut work = [Product { matrix: w.switch.matrix(), out: &mut scratch.logits[..n] }];
+        products.multiply(&mut scratch.normed, Rows::All, &mut work);
+        let matrices = ExpertMatrices { gate: w.gate.matrix(), up: w.up.matrix(), down: w.down.matrix() };
+        expert(products, scratch, matrices, Rows::All, n);
         let d = weights.shape.hidden;
-        let rows = scratch.shared.chunks_exact_mut(d).zip(scratch.out.chunks_exact(d));
-        for ((shared, out), switch) in rows.zip(&scratch.logits[..n]) {
-            shared.fill(0.0);
-            add_scaled(shared, sigmoid(*switch), out);
-        }
+        let (out, switches, isa) = (&scratch.out, &scratch.logits, products.isa());
+        products.workers().rows(&mut scratch.shared[..n * d], d, 8 * n * d, |row, shared| {
+            isa.run(Scale { out: shared, factor: sigmoid(switches[row]), x: &out[row * d..(row + 1) * d] });
+        });
     }
 
     /// Runs one routed expert on its rows and keeps the results by row and rank.
@@ -76,10 +83,11 @@ impl<P: Products> Stack<P> {
         if need_bytes > slot.len() {
             return Err(ComputeError::Slot { layer: job.layer, need_bytes, slot_bytes: slot.len() });
         }
-        let matrices = parts
+        let [gate, up, down] = parts
             .map(|(at, layout)| Matrix { layout, bytes: &slot[at as usize..at as usize + layout.bytes()] });
         expert_rows.clear();
         expert_rows.extend(job.uses.iter().map(|u| u.row));
+        let matrices = ExpertMatrices { gate, up, down };
         expert(products, scratch, matrices, Rows::Some(expert_rows), job.uses.len());
         let (d, top_k) = (weights.shape.hidden, weights.shape.moe.top_k);
         for (u, out) in job.uses.iter().zip(scratch.out.chunks_exact(d)) {
@@ -100,16 +108,75 @@ impl<P: Products> Stack<P> {
         assert_eq!(current.missing, 0, "every expert of the routing runs before the layer is closed");
         let n = current.n_rows;
         let (d, top_k) = (self.weights.shape.hidden, self.weights.shape.moe.top_k);
-        let scratch = &mut self.scratch;
-        for row in 0..n {
-            let sum = &mut scratch.out[row * d..(row + 1) * d];
-            sum.fill(0.0);
-            for at in row * top_k..(row + 1) * top_k {
-                add_scaled(sum, scratch.rank_weights[at], &scratch.ranked[at * d..(at + 1) * d]);
+        let Scratch { x, ranked, rank_weights, shared, .. } = &mut self.scratch;
+        let isa = self.products.isa();
+        self.products.workers().rows(&mut x[..n * d], d, 4 * n * (top_k + 3) * d, |row, x| {
+            isa.run(AddExperts {
+                x,
+                ranked: &ranked[row * top_k * d..(row + 1) * top_k * d],
+                rank_weights: &rank_weights[row * top_k..(row + 1) * top_k],
+                shared: &shared[row * d..(row + 1) * d],
+            });
+        });
+    }
+}
+
+/// `x += (sum of ranked results, weighted, in rank order) + shared`.
+struct AddExperts<'a> {
+    x: &'a mut [f32],
+    ranked: &'a [f32],
+    rank_weights: &'a [f32],
+    shared: &'a [f32],
+}
+
+/// Columns that are summed together, in registers.
+const COLUMNS: usize = 128;
+
+impl Loop for AddExperts<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let d = self.x.len();
+        for (start, x) in (0..d).step_by(COLUMNS).zip(self.x.chunks_mut(COLUMNS)) {
+            let mut sum = [0.0; COLUMNS];
+            let sum = &mut sum[..x.len()];
+            for (ranked, weight) in self.ranked.chunks_exact(d).zip(self.rank_weights) {
+                add_scaled(sum, *weight, &ranked[start..]);
             }
-            add_scaled(sum, 1.0, &scratch.shared[row * d..(row + 1) * d]);
-            add_scaled(&mut scratch.x[row * d..(row + 1) * d], 1.0, sum);
+            add_scaled(sum, 1.0, &self.shared[start..]);
+            add_scaled(x, 1.0, sum);
         }
+    }
+}
+
+/// `out = factor * x`.
+struct Scale<'a> {
+    out: &'a mut [f32],
+    factor: f32,
+    x: &'a [f32],
+}
+
+impl Loop for Scale<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (out, x) in self.out.iter_mut().zip(self.x) {
+            *out = self.factor * x;
+        }
+    }
+}
+
+/// [`softmax`] of one row.
+struct Softmax<'a>(&'a mut [f32]);
+
+impl Loop for Softmax<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        softmax(self.0);
     }
 }
 
@@ -117,16 +184,12 @@ impl<P: Products> Stack<P> {
 fn expert<P: Products>(
     products: &mut P,
     scratch: &mut Scratch,
-    [gate, up, down]: [Matrix<'_>; 3],
+    matrices: ExpertMatrices<'_>,
     rows: Rows<'_>,
     n: usize,
 ) {
-    let ff = gate.layout.n_rows;
+    let (ff, hidden) = (matrices.gate.layout.n_rows, matrices.down.layout.n_rows);
     let (gates, ups) = (&mut scratch.wide[..n * ff], &mut scratch.side[..n * ff]);
-    products.multiply(gate, &mut scratch.normed, rows, gates);
-    products.multiply(up, &mut scratch.normed, rows, ups);
-    silu_times(gates, ups);
-    scratch.inner.start(n, ff).copy_from_slice(gates);
-    let out = &mut scratch.out[..n * down.layout.n_rows];
-    products.multiply(down, &mut scratch.inner, Rows::All, out);
+    let buffers = ExpertBuffers { gates, ups, inner: &mut scratch.inner };
+    products.expert(matrices, &mut scratch.normed, rows, buffers, &mut scratch.out[..n * hidden]);
 }

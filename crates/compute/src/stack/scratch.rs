@@ -25,8 +25,6 @@ pub(super) struct Scratch {
     pub(super) betas: Vec<f32>,
     /// Convolved channels.
     pub(super) convolved: Vec<f32>,
-    /// Outputs of all heads.
-    pub(super) heads: Vec<f32>,
     /// Output of a mixer or an expert, `[rows, hidden]`.
     pub(super) out: Vec<f32>,
     /// Output of the shared expert, `[rows, hidden]`.
@@ -50,7 +48,6 @@ struct Widths {
     third: usize,
     betas: usize,
     convolved: usize,
-    heads: usize,
     ranked: usize,
     rank_weights: usize,
     logits: usize,
@@ -72,7 +69,6 @@ impl Widths {
             third: (with_net * net.n_value_heads).max(with_att * att.kv_width()),
             betas: with_net * net.n_value_heads,
             convolved: with_net * net.conv_channels(),
-            heads,
             ranked: moe.top_k * shape.hidden,
             rank_weights: moe.top_k,
             logits: moe.n_experts,
@@ -88,16 +84,10 @@ impl Widths {
             + self.third
             + self.betas
             + self.convolved
-            + self.heads
             + self.ranked
             + self.rank_weights
             + self.logits
             + self.rope
-    }
-
-    /// The widest product of several rows, which passes through a transposed buffer.
-    fn column(&self) -> usize {
-        self.wide.max(self.side).max(self.hidden).max(self.logits)
     }
 }
 
@@ -116,7 +106,6 @@ impl Scratch {
             third: floats(w.third),
             betas: floats(w.betas),
             convolved: floats(w.convolved),
-            heads: floats(w.heads),
             out: floats(w.hidden),
             shared: floats(w.hidden),
             ranked: floats(w.ranked),
@@ -126,10 +115,10 @@ impl Scratch {
         }
     }
 
-    /// Bytes that [`Self::new`] allocates, and the transposed buffer of products.
+    /// Bytes that [`Self::new`] allocates.
     pub(super) fn bytes(shape: &ModelShape, rows_max: usize) -> u64 {
         let w = Widths::new(shape);
         let activations = 2 * Activations::bytes(rows_max, w.hidden) + Activations::bytes(rows_max, w.inner);
-        (activations + 4 * rows_max * (w.floats() + w.column())) as u64
+        (activations + 4 * rows_max * w.floats()) as u64
     }
 }

@@ -2,29 +2,40 @@
 
 use forerun_model::QuantType;
 
-use super::{BlockSum, Dot, LANES, decoded, fold};
-use crate::activation::{ActivationRow, Q8Row, SUM_LEN};
+use super::{BlockSum, Columns, Isa, Kernels, LANES, check_sizes, decoded, fold, row_by_row};
+use crate::activation::{ActivationRow, Operand, Q8Row, SUM_LEN};
 use crate::dequant::{half_at, min_sum_k4, scale_min_k4, scales_q3_k};
+use crate::tensor::Matrix;
 
 /// Plain loops; runs on every CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar;
 
-impl Dot for Scalar {
+impl Kernels for Scalar {
     fn name(&self) -> &'static str {
         "scalar"
     }
 
-    fn dot(&self, quant: QuantType, weights: &[u8], row: ActivationRow<'_>) -> f32 {
-        match (quant, row) {
-            (QuantType::Q3_K, ActivationRow::Q8(x)) => blocks::<110>(weights, x, q3_k),
-            (QuantType::Q4_K, ActivationRow::Q8(x)) => blocks::<144>(weights, x, q4_k),
-            (QuantType::Q5_K, ActivationRow::Q8(x)) => blocks::<176>(weights, x, q5_k),
-            (QuantType::Q6_K, ActivationRow::Q8(x)) => blocks::<210>(weights, x, q6_k),
-            (QuantType::Q8_0, ActivationRow::Q8(x)) => q8_0(weights, x),
-            (_, ActivationRow::F32(x)) => lanes(quant, weights, x),
-            (_, ActivationRow::Q8(_)) => panic!("{quant} has no product with 8-bit activations"),
-        }
+    fn isa(&self) -> Isa {
+        Isa::BASELINE
+    }
+
+    fn multiply(&self, matrix: Matrix<'_>, x: Operand<'_>, out: &mut Columns<'_>) {
+        check_sizes(matrix, x, out);
+        row_by_row(matrix, x, out, dot);
+    }
+}
+
+/// The product of a row of weights and a row of activations.
+fn dot(quant: QuantType, weights: &[u8], row: ActivationRow<'_>) -> f32 {
+    match (quant, row) {
+        (QuantType::Q3_K, ActivationRow::Q8(x)) => blocks::<110>(weights, x, q3_k),
+        (QuantType::Q4_K, ActivationRow::Q8(x)) => blocks::<144>(weights, x, q4_k),
+        (QuantType::Q5_K, ActivationRow::Q8(x)) => blocks::<176>(weights, x, q5_k),
+        (QuantType::Q6_K, ActivationRow::Q8(x)) => blocks::<210>(weights, x, q6_k),
+        (QuantType::Q8_0, ActivationRow::Q8(x)) => q8_0(weights, x),
+        (_, ActivationRow::F32(x)) => lanes(quant, weights, x),
+        (_, ActivationRow::Q8(_)) => panic!("{quant} has no product with 8-bit activations"),
     }
 }
 
@@ -119,8 +130,8 @@ fn q8_0(weights: &[u8], x: Q8Row<'_>) -> f32 {
 
 fn lanes(quant: QuantType, weights: &[u8], x: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
-    decoded(quant, weights, x, |w, x| {
-        for (w, x) in w.chunks(LANES).zip(x.chunks(LANES)) {
+    decoded(quant, weights, x.len(), |w, at| {
+        for (w, x) in w.chunks(LANES).zip(x[at..].chunks(LANES)) {
             for ((lane, w), x) in lanes.iter_mut().zip(w).zip(x) {
                 *lane += w * x;
             }

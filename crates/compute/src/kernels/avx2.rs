@@ -7,9 +7,10 @@ use std::arch::x86_64::*;
 use forerun_model::QuantType;
 
 use super::avx2_blocks::{q3_k, q4_k, q5_k, q6_k, sum_i32};
-use super::{Dot, LANES, decoded};
-use crate::activation::{ActivationRow, Q8Row};
+use super::{Columns, Isa, Kernels, LANES, check_sizes, decoded, row_by_row};
+use crate::activation::{ActivationRow, Operand, Q8Row};
 use crate::dequant::half_at;
+use crate::tensor::Matrix;
 
 /// Proof that this CPU has AVX2: [`Avx2::detect`] is the only way to get one.
 #[derive(Clone, Copy, Debug)]
@@ -22,14 +23,19 @@ impl Avx2 {
     }
 }
 
-impl Dot for Avx2 {
+impl Kernels for Avx2 {
     fn name(&self) -> &'static str {
         "avx2"
     }
 
-    fn dot(&self, quant: QuantType, weights: &[u8], row: ActivationRow<'_>) -> f32 {
+    fn isa(&self) -> Isa {
+        Isa::detect()
+    }
+
+    fn multiply(&self, matrix: Matrix<'_>, x: Operand<'_>, out: &mut Columns<'_>) {
+        check_sizes(matrix, x, out);
         // SAFETY: `self` exists, so `detect` saw AVX2 on this CPU.
-        unsafe {
+        row_by_row(matrix, x, out, |quant, weights, row| unsafe {
             match (quant, row) {
                 (QuantType::Q3_K, ActivationRow::Q8(x)) => row_q3_k(weights, x),
                 (QuantType::Q4_K, ActivationRow::Q8(x)) => row_q4_k(weights, x),
@@ -39,7 +45,7 @@ impl Dot for Avx2 {
                 (_, ActivationRow::F32(x)) => row_f32(quant, weights, x),
                 (_, ActivationRow::Q8(_)) => panic!("{quant} has no product with 8-bit activations"),
             }
-        }
+        });
     }
 }
 
@@ -101,7 +107,8 @@ fn row_f32(quant: QuantType, weights: &[u8], x: &[f32]) -> f32 {
             lanes[i] += f32::from_le_bytes(*w) * x;
         }
     } else {
-        decoded(quant, weights, x, |w, x| {
+        decoded(quant, weights, x.len(), |w, at| {
+            let x = &x[at..at + w.len()];
             let whole = x.len() / LANES * LANES;
             // SAFETY: `decoded` hands out slices of one length, at least `whole`.
             unsafe { accumulate(&mut lanes, w.as_ptr(), x.as_ptr(), whole) };

@@ -1,0 +1,129 @@
+//! Products of a matrix's rows with rows of activations: a scalar twin, and kernels that give the same bits.
+//!
+//! The order of sums is part of the contract, for one activation row and for many. With 8-bit activations a block's
+//! products are summed as integers, exactly, and the blocks' results are added as f32 from first to last, each as
+//! `acc + ((d * dx) * sum - (dmin * dx) * min_sum)`. With f32 activations lane `i` of [`LANES`] adds the products of
+//! columns `i`, `i + 32`, ...; then the upper half of the lanes is added to the lower until one is left. Products and
+//! sums are rounded one by one (no fused multiply-add), so that every instruction set gives the same bits.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx2_blocks;
+mod columns;
+mod isa;
+mod scalar;
+
+use forerun_model::QuantType;
+
+use crate::activation::{ActivationRow, Operand};
+use crate::dequant::dequantise;
+use crate::tensor::Matrix;
+
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2;
+pub use columns::{Columns, SharedColumns};
+pub use isa::{Isa, Loop};
+pub use scalar::Scalar;
+
+/// Partial sums of an f32 product.
+pub const LANES: usize = 32;
+
+/// A kernel set. Holding one proves that this CPU can run it.
+pub trait Kernels: Send + Sync {
+    /// Its name, for reports.
+    fn name(&self) -> &'static str;
+
+    /// The instruction set that loops without a kernel of their own are compiled for.
+    fn isa(&self) -> Isa;
+
+    /// `out[i][r] = matrix[r] . x[i]`: the product of every row of the matrix (whole blocks, at any alignment) with
+    /// every row of activations, which are in the form that [`crate::activation::Form::of`] names. A product has the
+    /// same bits whatever other rows are computed with it.
+    ///
+    /// # Panics
+    /// When the sizes don't fit each other, or the form isn't the type's.
+    fn multiply(&self, matrix: Matrix<'_>, x: Operand<'_>, out: &mut Columns<'_>);
+}
+
+/// The fastest kernels that this CPU can run.
+pub fn best() -> Box<dyn Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx2) = Avx2::detect() {
+        return Box::new(avx2);
+    }
+    Box::new(Scalar)
+}
+
+/// Checks that matrix, activations and results fit each other, once for a whole product.
+fn check_sizes(matrix: Matrix<'_>, x: Operand<'_>, out: &Columns<'_>) {
+    let layout = matrix.layout;
+    assert_eq!(matrix.bytes.len(), layout.bytes(), "exactly the matrix's bytes");
+    assert_eq!((out.n_rows(), out.width()), (x.len(), layout.n_rows), "a result for every pair of rows");
+    assert_eq!(x.n_cols(), layout.n_cols, "weights and activations of one length");
+    assert_eq!(x.form(), matrix.form(), "activations in the form of {}", layout.quant);
+}
+
+/// A whole product by the product of one row with one row.
+#[inline(always)]
+fn row_by_row(
+    matrix: Matrix<'_>,
+    x: Operand<'_>,
+    out: &mut Columns<'_>,
+    dot: impl Fn(QuantType, &[u8], ActivationRow<'_>) -> f32,
+) {
+    for r in 0..matrix.layout.n_rows {
+        let weights = matrix.row(r);
+        for i in 0..x.len() {
+            out.row(i)[r] = dot(matrix.layout.quant, weights, x.row(i));
+        }
+    }
+}
+
+/// What one block of 256 weights adds: `d * sum - dmin * min_sum`, before the activations' scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct BlockSum {
+    pub(crate) d: f32,
+    pub(crate) dmin: f32,
+    pub(crate) sum: i32,
+    pub(crate) min_sum: i32,
+}
+
+impl BlockSum {
+    /// Adds this block to a row's sum; `scale` is the activations'.
+    #[inline(always)]
+    #[expect(clippy::cast_precision_loss, reason = "the rounding is the same in every kernel")]
+    pub(crate) fn add_to(self, acc: f32, scale: f32) -> f32 {
+        acc + ((self.d * scale) * self.sum as f32 - (self.dmin * scale) * self.min_sum as f32)
+    }
+}
+
+/// Adds the upper half of the lanes to the lower until one is left.
+#[inline(always)]
+pub(crate) fn fold(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Walks a row of any decodable type in pieces of up to 256 values: `add` sees their f32 values and where they begin.
+#[inline(always)]
+pub(crate) fn decoded(quant: QuantType, weights: &[u8], n_cols: usize, mut add: impl FnMut(&[f32], usize)) {
+    const PIECE: usize = 256;
+    let bytes = PIECE / quant.block_len() * quant.block_bytes();
+    assert_eq!(quant.row_bytes(n_cols), Some(weights.len()), "weights and activations of one length");
+    let mut values = [0.0; PIECE];
+    for (i, weights) in weights.chunks(bytes).enumerate() {
+        let values = &mut values[..PIECE.min(n_cols - i * PIECE)];
+        dequantise(quant, weights, values);
+        add(values, i * PIECE);
+    }
+}
+
+#[cfg(test)]
+mod tests;
