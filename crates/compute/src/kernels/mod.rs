@@ -10,6 +10,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_blocks;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod columns;
 mod isa;
 mod scalar;
@@ -22,6 +24,8 @@ use crate::tensor::Matrix;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use avx512::Avx512;
 pub use columns::{Columns, SharedColumns};
 pub use isa::{Isa, Loop};
 pub use scalar::Scalar;
@@ -48,6 +52,10 @@ pub trait Kernels: Send + Sync {
 
 /// The fastest kernels that this CPU can run.
 pub fn best() -> Box<dyn Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx512) = Avx512::detect() {
+        return Box::new(avx512);
+    }
     #[cfg(target_arch = "x86_64")]
     if let Some(avx2) = Avx2::detect() {
         return Box::new(avx2);

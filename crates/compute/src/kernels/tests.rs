@@ -15,6 +15,7 @@ fn kernels() -> Vec<Box<dyn Kernels>> {
     let mut all: Vec<Box<dyn Kernels>> = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
+        all.extend(Avx512::detect().map(|k| Box::new(k) as Box<dyn Kernels>));
         all.extend(Avx2::detect().map(|k| Box::new(k) as Box<dyn Kernels>));
     }
     all
