@@ -24,12 +24,15 @@ pub(crate) fn run() -> Result<(), ChoreError> {
     fuzz::all(FUZZ_SECONDS)
 }
 
-/// The arena under loom. Its flag changes every crate below, so it builds in a folder of its own.
+/// The arena and the pool of threads under loom. Its flag changes every crate below, so it builds in a folder of its own.
 ///
 /// # Errors
 /// [`ChoreError::Failed`].
 pub(crate) fn loom() -> Result<(), ChoreError> {
-    let mut command = cargo(&["test", "--package", "forerun-arena", "--release", "--lib"]);
+    let packages = ["--package", "forerun-arena", "--package", "forerun-compute"];
+    let mut command = cargo(&["test", "--release", "--lib"]);
+    // Everything else in them would run without being modelled.
+    command.args(packages).args(["--", "model"]);
     run_command(command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target_dir().join("loom")))
 }
 

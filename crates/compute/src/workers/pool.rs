@@ -12,7 +12,7 @@ use std::{fmt, io, mem};
 
 use super::Share;
 use super::sync::{
-    Arc, AtomicBool, AtomicUsize, JoinHandle, Ordering, SPINS_UNTIL_PARKED, UnsafeCell, park, spawn, spin,
+    Arc, AtomicBool, AtomicUsize, JoinHandle, Ordering, SPINS_UNTIL_PARKED, UnsafeCell, fence, park, spawn, spin,
 };
 
 /// Threads that wait for work. The caller of [`Self::run`] is one of them, and there is only one caller at a time.
@@ -105,10 +105,11 @@ impl Pool {
 
     /// Raises the call and unparks who sleeps.
     fn wake(&self) {
-        // SeqCst here and where a worker parks: either it sees the new call, or this sees it parked.
-        self.shared.call.0.fetch_add(1, Ordering::SeqCst);
+        self.shared.call.0.fetch_add(1, Ordering::Release);
+        // With its twin where a worker parks: either it sees the new call, or this sees it parked.
+        fence(Ordering::SeqCst);
         for (worker, parked) in self.workers.iter().zip(&self.shared.parked[1..]) {
-            if parked.0.load(Ordering::SeqCst) {
+            if parked.0.load(Ordering::Relaxed) {
                 worker.thread().unpark();
             }
         }
@@ -144,8 +145,9 @@ impl Shared {
                 continue;
             }
             let parked = &self.parked[index].0;
-            parked.store(true, Ordering::SeqCst);
-            while self.call.0.load(Ordering::SeqCst) == seen {
+            parked.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            while self.call.0.load(Ordering::Acquire) == seen {
                 park();
             }
             parked.store(false, Ordering::Relaxed);
@@ -262,7 +264,10 @@ mod model {
     /// What a share writes before a barrier is read by the other after it, over two calls, parked or not.
     #[test]
     fn calls_and_barriers_order_what_is_written() {
-        loom::model(|| {
+        // Threads that wait for each other branch without end; two preemptions find what more would.
+        let mut model = loom::model::Builder::new();
+        (model.max_branches, model.preemption_bound) = (100_000, Some(2));
+        model.check(|| {
             let pool = Pool::new(2).unwrap();
             for _ in 0..2 {
                 let cells: [UnsafeCell<usize>; 2] = [UnsafeCell::new(0), UnsafeCell::new(0)];

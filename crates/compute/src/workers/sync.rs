@@ -3,7 +3,7 @@
 #[cfg(not(loom))]
 pub(super) use std::sync::Arc;
 #[cfg(not(loom))]
-pub(super) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+pub(super) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
 pub(super) use std::thread::{JoinHandle, park};
 
@@ -12,7 +12,7 @@ pub(super) use loom::cell::UnsafeCell;
 #[cfg(loom)]
 pub(super) use loom::sync::Arc;
 #[cfg(loom)]
-pub(super) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+pub(super) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 #[cfg(loom)]
 pub(super) use loom::thread::{JoinHandle, park};
 
