@@ -58,7 +58,12 @@ const TASKS: &[Task] = &[
         run: round_trip::run,
     },
     Task { name: "fuzz", args: "SECONDS", about: "fuzzes every target for so long", run: fuzz::run },
-    Task { name: "loom", args: "", about: "all interleavings of the slots' leases, and of the pool's calls", run: |_| long::loom() },
+    Task {
+        name: "loom",
+        args: "",
+        about: "all interleavings of the slots' leases, and of the pool's calls",
+        run: |_| long::loom(),
+    },
     Task {
         name: "miri",
         args: "",

@@ -73,13 +73,32 @@ proptest! {
             Just(SlotWish::Fill),
             (1_usize..32).prop_map(SlotWish::PerLayer),
         ],
-        n_threads in 1_usize..=2,
+        n_threads in 1_usize..=4,
         chunk in prop_oneof![Just(1_usize), Just(7), Just(64), 2_usize..40],
         text in 0_usize..6,
     ) {
         let mut engine = Engine::open(&pico(io, slots, n_threads)).unwrap();
         let found = bits(&mut engine, &TEXTS[text], chunk);
         prop_assert!(found == CALM[text], "bits differ");
+    }
+}
+
+/// Long enough that steps of every size walk other kernels, tiles and shares of the threads.
+#[test]
+fn threads_and_chunks_change_time_and_nothing_else() {
+    let mut tokens: Vec<_> =
+        TEXTS.iter().flat_map(|(prompt, decoded)| prompt.iter().chain(decoded)).copied().collect();
+    assert!(tokens.len() > 512, "{} tokens", tokens.len());
+    let decoded = tokens.split_off(tokens.len() - 4);
+    let text = (tokens, decoded);
+    let mut engines: Vec<_> =
+        (1..=4).map(|n| Engine::open(&pico(IoChoice::Memory, SlotWish::Fill, n)).unwrap()).collect();
+    let want = bits(&mut engines[0], &text, 512);
+    for (engine, n_threads) in engines.iter_mut().zip(1..) {
+        for chunk in [1, 7, 64, 100, 512] {
+            let found = bits(engine, &text, chunk);
+            assert!(found == want, "{n_threads} threads, steps of {chunk}");
+        }
     }
 }
 

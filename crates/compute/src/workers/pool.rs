@@ -12,7 +12,8 @@ use std::{fmt, io, mem};
 
 use super::Share;
 use super::sync::{
-    Arc, AtomicBool, AtomicUsize, JoinHandle, Ordering, SPINS_UNTIL_PARKED, UnsafeCell, fence, park, spawn, spin,
+    Arc, AtomicBool, AtomicUsize, JoinHandle, Ordering, SPINS_UNTIL_PARKED, UnsafeCell, fence, park, spawn,
+    spin,
 };
 
 /// Threads that wait for work. The caller of [`Self::run`] is one of them, and there is only one caller at a time.
