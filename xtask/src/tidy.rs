@@ -31,6 +31,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/decode/src/heap.rs",
     "crates/storage/src/backend/mmap.rs",
     "crates/storage/src/backend/uring/ring.rs",
+    "crates/storage/src/mapped.rs",
     "crates/storage/src/resident.rs",
     "crates/storage/tests/support/allocations.rs",
 ];

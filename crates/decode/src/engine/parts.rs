@@ -10,7 +10,7 @@ use forerun_compute::{
 use forerun_model::metadata::float;
 use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape};
 use forerun_scheduler::CachePolicy;
-use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Resident};
+use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident};
 
 use super::PAGE_BYTES;
 use crate::DecodeError;
@@ -135,8 +135,9 @@ pub(super) fn policy(slots: SlotWish) -> CachePolicy {
     if slots == SlotWish::PerLayer(0) { CachePolicy::KeepNone } else { CachePolicy::Lru }
 }
 
-/// The store over the backend that was chosen.
+/// The store over the backend that was chosen, which lends if the plan says so.
 pub(super) fn store(
+    plan: &MemoryPlan,
     catalog: Arc<Catalog>,
     gguf: &Gguf,
     io: Io,
@@ -145,7 +146,12 @@ pub(super) fn store(
 ) -> Result<Box<dyn ExpertStore>, DecodeError> {
     let config = io.store;
     let backend = io.open(gguf, clock, decisions)?;
-    Ok(Box::new(FileStore::with_config(catalog, gguf.files().clone(), backend, config)))
+    let mapped = if plan.mapped > 0 { Some(Mapped::new(&catalog, gguf.files())?) } else { None };
+    let store = FileStore::with_config(catalog, gguf.files().clone(), backend, config);
+    Ok(match mapped {
+        Some(mapped) => Box::new(store.lending(mapped)),
+        None => Box::new(store),
+    })
 }
 
 /// Without a budget of the user's, a model that wants more than the system has gets what there is.
@@ -211,7 +217,11 @@ pub(super) fn backend(
 }
 
 pub(super) fn explain(plan: &MemoryPlan, config: &EngineConfig, decisions: &mut Vec<Decision>) {
-    if config.slots == SlotWish::Fill {
+    if plan.mapped > 0 {
+        let all = if plan.budget.is_some() { "the budget holds them all" } else { "no budget was given" };
+        let reason = format!("{all}, so experts are used where they are mapped, without copies");
+        decisions.push(Decision::new("experts", "mapped", reason));
+    } else if config.slots == SlotWish::Fill {
         let reason = match plan.budget {
             None => "no budget was given, so every expert may stay".to_owned(),
             Some(_) if plan.n_slots == plan.n_experts => "the budget holds every expert".to_owned(),
