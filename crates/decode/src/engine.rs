@@ -5,7 +5,7 @@ mod parts;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forerun_arena::{Arena, SLOT_ALIGN_BYTES};
+use forerun_arena::SLOT_ALIGN_BYTES;
 use forerun_compute::{Backend, Row, SequenceIdx, Step, StepOutput};
 use forerun_model::{Clock, ModelShape, Position, SystemClock, TokenId};
 use forerun_scheduler::{NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
@@ -122,7 +122,7 @@ impl Engine {
         let scheduler = match scheduler {
             Some(scheduler) => scheduler,
             None => Scheduler::new(SchedulerConfig {
-                arena: Arena::new(plan.n_slots, catalog.slot_bytes(io.align_bytes))?,
+                arena: parts::arena(&plan, catalog.slot_bytes(io.align_bytes), &mut decisions)?,
                 store: parts::store(&plan, catalog, &gguf, io, &clock, &mut decisions)?,
                 predictor,
                 policy: parts::policy(config.slots),

@@ -19,6 +19,8 @@ pub const RUNTIME_BYTES: u64 = 5 * 1024 * 1024;
 const CHUNKS: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
 /// A prefill step's scratch may take this share of what the fixed lines leave.
 const SCRATCH_SHARE: u64 = 6;
+/// What the system may make resident at once.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Bytes per entry of the vocabulary: a logit, its transposed copy, and a sampler's candidate.
 const VOCAB_ENTRY_BYTES: usize = 16;
 /// What the scheduler keeps per slot and per expert.
@@ -163,7 +165,8 @@ impl MemoryPlan {
             let n_others = (plan.n_experts - lendable.n_experts).max(N_SLOTS_MIN);
             let n_instead = usize::try_from(lendable.bytes / input.slot_bytes).unwrap_or(usize::MAX);
             let n_slots = n_others.saturating_add(n_instead).min(plan.n_experts.max(N_SLOTS_MIN));
-            let slots = (n_others as u64).saturating_mul(input.slot_bytes);
+            // The arena has more slots than these, so the huge page that the last of them begins is resident as a whole.
+            let slots = (n_others as u64 * input.slot_bytes).next_multiple_of(HUGE_PAGE_BYTES);
             let tables = plan.tables + n_slots as u64 * SLOT_ENTRY_BYTES;
             Self { mapped: lendable.bytes, slots, n_slots, tables, ..plan }
         };

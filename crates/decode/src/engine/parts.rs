@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
+use forerun_arena::Arena;
 use forerun_compute::{
     Backend, ComputeError, Cpu, KvType, Reference, Rounding, StackConfig, Tensor, Weights,
 };
@@ -22,6 +23,8 @@ use crate::sampler::SamplerConfig;
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer, VocabularyParts};
 
+/// Whether Linux makes huge pages.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Metadata that is not needed once the tokenizer stands.
 const TEXT_KEYS: [&str; 4] =
     ["tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.ggml.scores"];
@@ -133,6 +136,25 @@ pub(super) fn header_bytes(gguf: &Gguf) -> u64 {
 
 pub(super) fn policy(slots: SlotWish) -> CachePolicy {
     if slots == SlotWish::PerLayer(0) { CachePolicy::KeepNone } else { CachePolicy::Lru }
+}
+
+/// The slots of `plan`.
+pub(super) fn arena(
+    plan: &MemoryPlan,
+    slot_bytes: usize,
+    decisions: &mut Vec<Decision>,
+) -> Result<Arena, DecodeError> {
+    let arena = Arena::new(plan.n_slots, slot_bytes)?;
+    let never = || std::fs::read_to_string(HUGE_PAGES).is_ok_and(|setting| setting.contains("[never]"));
+    let (choice, reason) = match arena.no_huge_pages() {
+        // They are no more than addresses.
+        _ if plan.mapped > 0 => return Ok(arena),
+        Some(why) => ("small", why.to_owned()),
+        None if never() => ("small", format!("{HUGE_PAGES} says never")),
+        None => ("huge", "slots in huge pages need fewer address look-ups".to_owned()),
+    };
+    decisions.push(Decision::new("slot pages", choice, reason));
+    Ok(arena)
 }
 
 /// The store over the backend that was chosen, which lends if the plan says so.
