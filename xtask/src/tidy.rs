@@ -29,6 +29,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/compute/src/dot/avx2.rs",
     "crates/compute/src/dot/avx2_blocks.rs",
     "crates/decode/src/heap.rs",
+    "crates/decode/tests/allocations.rs",
     "crates/storage/src/backend/mmap.rs",
     "crates/storage/src/backend/uring/ring.rs",
     "crates/storage/src/mapped.rs",

@@ -272,10 +272,10 @@ impl FileStore {
 
     /// Looks at a full slot, and hands it out or reads it again.
     fn check(&mut self, id: FetchId, mut fetch: Fetch, mut lease: WriteLease) {
-        let mut files: Vec<u16> = fetch.placement.ranges.iter().map(|placed| placed.range.file).collect();
+        let (mut last, ranges) = (None, fetch.placement.ranges.iter());
         // Asked of each file once: they mostly are one.
-        files.dedup();
-        let mut opened = files.into_iter().filter_map(|file| self.files.files().get(usize::from(file)));
+        let files = ranges.map(|placed| placed.range.file).filter(|file| last.replace(*file) != Some(*file));
+        let mut opened = files.filter_map(|file| self.files.files().get(usize::from(file)));
         let changed = opened.find(|file| file.is_changed());
         let record = self.catalog.record(fetch.key).expect("the key was in the catalog when it was begun");
         let checksum = record.whole.zip(record.crc32c);
