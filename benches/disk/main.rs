@@ -150,7 +150,7 @@ fn experts(model: &Model, backend: Box<dyn ReadBackend>, steps: &[Vec<ExpertKey>
                 store.start();
                 store.wait(Nanos::MAX, &mut done);
                 for fetched in done.drain(..) {
-                    free.push(fetched.result?.lease.slot());
+                    free.extend(fetched.result?.lease.slot());
                     n_over += 1;
                 }
             }

@@ -44,8 +44,10 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/compute/src/workers/pool.rs",
     "crates/compute/src/workers/slices.rs",
     "crates/decode/src/heap.rs",
+    "crates/decode/tests/allocations.rs",
     "crates/storage/src/backend/mmap.rs",
     "crates/storage/src/backend/uring/ring.rs",
+    "crates/storage/src/mapped.rs",
     "crates/storage/src/resident.rs",
     "crates/storage/tests/support/allocations.rs",
 ];

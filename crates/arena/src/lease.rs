@@ -1,9 +1,12 @@
-//! The right to a slot's bytes: one writer, or many readers, never both.
+//! The right to bytes: those of a slot, which has one writer or many readers, never both; or shared ones that nobody
+//! writes.
 
 #![expect(unsafe_code, reason = "a lease is the proof that its bytes may be touched")]
 
 use std::ops::Range;
 use std::{fmt, io};
+
+use bytes::Bytes;
 
 use crate::memory::{Memory, SlotIdx};
 use crate::sync::Arc;
@@ -60,7 +63,7 @@ impl WriteLease {
         // A lease has its memory until it is sealed or dropped; neither has happened, since `self` is here.
         let memory = self.memory.take().unwrap_or_else(|| unreachable!("sealed twice"));
         memory.seal(self.slot);
-        ReadLease { memory, slot: self.slot }
+        ReadLease(Held::Slot { memory, slot: self.slot })
     }
 
     fn memory(&self) -> &Memory {
@@ -82,46 +85,78 @@ impl fmt::Debug for WriteLease {
     }
 }
 
-/// A right to read a slot's bytes. Cheap to clone; the slot is free when the last one is dropped.
-pub struct ReadLease {
-    memory: Arc<Memory>,
-    slot: SlotIdx,
+/// A right to read an expert's bytes. Cheap to clone, without an allocation; a slot is free when the last one of it is
+/// dropped.
+pub struct ReadLease(Held);
+
+/// What a [`ReadLease`] keeps.
+enum Held {
+    /// Counted in the slot's state word.
+    Slot { memory: Arc<Memory>, slot: SlotIdx },
+    /// Bytes that lie elsewhere, such as a mapping of a file.
+    Shared(Bytes),
 }
 
 impl ReadLease {
-    /// The slot that this lease holds.
-    pub fn slot(&self) -> SlotIdx {
-        self.slot
+    /// The slot that this lease holds; `None` when its bytes lie in none.
+    pub fn slot(&self) -> Option<SlotIdx> {
+        match &self.0 {
+            Held::Slot { slot, .. } => Some(*slot),
+            Held::Shared(_) => None,
+        }
     }
 
-    /// The bytes of the slot; they don't change while any lease lives.
+    /// The bytes of the slot, or the shared ones; they don't change while any lease lives.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: this lease is counted in the slot's state word, so no write lease exists.
-        unsafe { self.memory.bytes(self.slot) }
+        match &self.0 {
+            // SAFETY: this lease is counted in the slot's state word, so no write lease exists.
+            Held::Slot { memory, slot } => unsafe { memory.bytes(*slot) },
+            Held::Shared(bytes) => bytes,
+        }
     }
 
-    /// Whether this is the only lease of the slot.
+    /// Whether this is the only lease of a slot.
     pub fn is_last(&self) -> bool {
-        self.memory.n_readers(self.slot) == 1
+        match &self.0 {
+            Held::Slot { memory, slot } => memory.n_readers(*slot) == 1,
+            Held::Shared(_) => false,
+        }
+    }
+}
+
+/// A lease of bytes that lie in no slot.
+impl From<Bytes> for ReadLease {
+    fn from(bytes: Bytes) -> Self {
+        Self(Held::Shared(bytes))
     }
 }
 
 impl Clone for ReadLease {
     fn clone(&self) -> Self {
-        self.memory.add_reader(self.slot);
-        Self { memory: Arc::clone(&self.memory), slot: self.slot }
+        Self(match &self.0 {
+            Held::Slot { memory, slot } => {
+                memory.add_reader(*slot);
+                Held::Slot { memory: Arc::clone(memory), slot: *slot }
+            }
+            Held::Shared(bytes) => Held::Shared(bytes.clone()),
+        })
     }
 }
 
 impl Drop for ReadLease {
     fn drop(&mut self) {
-        self.memory.drop_reader(self.slot);
+        if let Held::Slot { memory, slot } = &self.0 {
+            memory.drop_reader(*slot);
+        }
     }
 }
 
 impl fmt::Debug for ReadLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReadLease({})", self.slot.0)
+        match &self.0 {
+            Held::Slot { slot, .. } => write!(f, "ReadLease({})", slot.0),
+            Held::Shared(bytes) => write!(f, "ReadLease({} shared bytes)", bytes.len()),
+        }
     }
 }
 
@@ -150,6 +185,14 @@ mod tests {
         let arena = Arena::new(1, 16).unwrap();
         drop(arena.try_write(SlotIdx(0)));
         assert!(arena.try_write(SlotIdx(0)).is_some());
+    }
+
+    #[test]
+    fn shared_bytes_lie_where_they_lay() {
+        let bytes = bytes::Bytes::from_static(b"weights");
+        let lease = crate::ReadLease::from(bytes.clone());
+        let clone = lease.clone();
+        assert_eq!((clone.bytes().as_ptr(), clone.slot(), clone.is_last()), (bytes.as_ptr(), None, false));
     }
 
     #[test]

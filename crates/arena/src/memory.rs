@@ -15,6 +15,9 @@ use crate::sync::{Access, Arc, AtomicU32, Ordering};
 /// Slots begin at multiples of this, which is what direct reads ask for.
 pub const SLOT_ALIGN_BYTES: usize = 4096;
 
+/// The first slot begins at a multiple of this, and so many bytes of slots share a page where the system has such.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// Index of a slot in its arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotIdx(pub u32);
@@ -28,7 +31,7 @@ pub struct Arena(Arc<Memory>);
 
 impl Arena {
     /// `n_slots` slots of at least `slot_bytes` bytes each (rounded up to [`SLOT_ALIGN_BYTES`]). Pages become
-    /// resident when first written.
+    /// resident when first written, huge ones as a whole: at most all slots are.
     ///
     /// # Errors
     /// [`ArenaError`] when the size is zero or absurd, or the system refuses the memory.
@@ -40,12 +43,16 @@ impl Arena {
         if u32::try_from(n_slots).is_err() {
             return Err(size());
         }
-        let map = MmapOptions::new().len(bytes).map_anon();
+        // Addresses that are never touched cost nothing.
+        let spare = if bytes < HUGE_PAGE_BYTES { 0 } else { HUGE_PAGE_BYTES };
+        let map = MmapOptions::new().len(bytes.checked_add(spare).ok_or_else(size)?).map_anon();
         let mut map = map.map_err(|source| ArenaError::Refused { bytes, source })?;
-        let base = map.as_mut_ptr();
+        let offset = if spare == 0 { 0 } else { map.as_ptr().align_offset(HUGE_PAGE_BYTES) };
+        let base = map[offset..].as_mut_ptr();
+        let no_huge_pages = ask_for_huge_pages(&map, offset, bytes).err();
         let states = (0..n_slots).map(|_| AtomicU32::new(0)).collect();
         let accesses = (0..n_slots).map(|_| Access::new()).collect();
-        Ok(Self(Arc::new(Memory { base, map, stride, states, accesses })))
+        Ok(Self(Arc::new(Memory { base, offset, map, no_huge_pages, stride, states, accesses })))
     }
 
     /// Slots.
@@ -56,6 +63,11 @@ impl Arena {
     /// Bytes of one slot.
     pub fn slot_bytes(&self) -> usize {
         self.0.stride
+    }
+
+    /// Why the slots aren't in huge pages; `None` when the system was asked for them and takes such wishes.
+    pub fn no_huge_pages(&self) -> Option<&str> {
+        self.0.no_huge_pages.as_deref()
     }
 
     /// The memory of all slots, cut between slots into regions of at most `bytes_max` bytes, in the order of the slots;
@@ -88,6 +100,10 @@ impl Arena {
 /// Shared by the arena and all leases.
 pub(crate) struct Memory {
     base: *mut u8,
+    /// Where the first slot begins in `map`.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "for giving pages back, which is done on Unix only"))]
+    offset: usize,
+    no_huge_pages: Option<String>,
     /// Keeps the pages alive; all access to bytes goes through `base`.
     #[cfg_attr(
         not(unix),
@@ -155,19 +171,16 @@ impl Memory {
         if let Some(pages) =
             whole_pages(slot.0 as usize * self.stride, self.stride, rustix::param::page_size())
         {
+            let start = self.offset + pages.start;
             // SAFETY: whole pages inside the slot, so no neighbour loses a byte; the map is as long as all slots. Dropped
             // anonymous pages read as zero, which is as good as any other content of a slot that nobody has sealed; no
             // reference to them lives.
             unsafe {
-                self.map.unchecked_advise_range(
-                    memmap2::UncheckedAdvice::DontNeed,
-                    pages.start,
-                    pages.len(),
-                )?;
+                self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, pages.len())?;
             }
             // Or the system might fill the hole again, to join it with its neighbours.
             #[cfg(target_os = "linux")]
-            self.map.advise_range(memmap2::Advice::NoHugePage, pages.start, pages.len())?;
+            self.map.advise_range(memmap2::Advice::NoHugePage, start, pages.len())?;
         }
         Ok(())
     }
@@ -178,7 +191,7 @@ impl Memory {
     }
 
     fn slot_ptr(&self, slot: SlotIdx) -> *mut u8 {
-        // SAFETY: `slot` is below `states.len()`, and the map is `states.len() * stride` bytes long.
+        // SAFETY: `slot` is below `states.len()`, and the map has `states.len() * stride` bytes from `base` on.
         unsafe { self.base.add(slot.0 as usize * self.stride) }
     }
 
@@ -206,6 +219,29 @@ impl Memory {
     pub(crate) fn n_readers(&self, slot: SlotIdx) -> u32 {
         self.states[slot.0 as usize].load(Ordering::Acquire)
     }
+}
+
+/// Asks for huge pages under the slots, which are `bytes` from `offset` on: a product with weights in them looks up fewer
+/// addresses. A huge page is resident as a whole, so the end that doesn't fill one is left to small ones.
+///
+/// # Errors
+/// Why there are none, in words.
+#[cfg(target_os = "linux")]
+fn ask_for_huge_pages(map: &MmapMut, offset: usize, bytes: usize) -> Result<(), String> {
+    let filled = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if filled == 0 {
+        return Err("all slots together are smaller than one".to_owned());
+    }
+    let refused = |why: io::Error| format!("the system refused them: {why}");
+    map.advise_range(memmap2::Advice::HugePage, offset, filled).map_err(refused)?;
+    let end = offset + filled;
+    // A system that makes huge pages without being asked would make the end larger than it is.
+    map.advise_range(memmap2::Advice::NoHugePage, end, map.len() - end).map_err(refused)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask_for_huge_pages(_map: &MmapMut, _offset: usize, _bytes: usize) -> Result<(), String> {
+    Err("this system isn't asked for them".to_owned())
 }
 
 /// The pages of `page_bytes` that lie inside a range as a whole; systems have larger ones than slots are aligned to.
@@ -252,6 +288,18 @@ mod tests {
         for (fill, lease) in (1..).zip(leases) {
             assert!(lease.seal().bytes().iter().all(|&b| b == fill));
         }
+    }
+
+    #[test]
+    fn slots_begin_where_a_huge_page_can() {
+        let small = Arena::new(1, 4096).unwrap();
+        assert!(small.no_huge_pages().is_some());
+        let large = Arena::new(600, 4096).unwrap();
+        let base = large.try_write(SlotIdx(0)).unwrap().bytes_mut().as_ptr();
+        assert_eq!(base as usize % HUGE_PAGE_BYTES, 0);
+        let mut last = large.try_write(SlotIdx(599)).unwrap();
+        last.bytes_mut().fill(1);
+        last.release_pages().unwrap();
     }
 
     #[test]

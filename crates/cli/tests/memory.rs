@@ -54,6 +54,13 @@ fn a_budget_holds_and_changes_no_word() {
         );
         texts.push(answer["text"].as_str().unwrap().to_owned());
     }
+    // Holds all experts, which are then used where they are mapped.
+    let answer = run("mmap", "60MiB");
+    let (budget, mapped) = (answer["memory"]["budget"].as_u64(), answer["memory"]["mapped"].as_u64());
+    assert!(mapped.unwrap() > 0 && answer["reads"] == 0, "{}", answer["memory"]);
+    assert!(answer["memory"]["peak"].as_u64() <= budget, "{}", answer["memory"]);
+    assert!(children_peak_bytes() <= budget.unwrap() + text_bytes(), "from outside");
+    texts.push(answer["text"].as_str().unwrap().to_owned());
     let unlimited = json(&["run", "-m", model, "--ctx", "512", "--json", "-q", prompt]);
     let unlimited = unlimited["text"].as_str().unwrap();
     assert!(texts.iter().all(|text| text == unlimited), "{texts:?} {unlimited:?}");

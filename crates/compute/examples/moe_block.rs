@@ -35,10 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let slot = slot.seal();
 
     let parts = layout.offsets();
-    let matrix = |at: u32, layout: MatrixLayout| {
-        let start = at as usize;
-        Matrix { layout, bytes: &slot.bytes()[start..start + layout.bytes()] }
-    };
+    let matrix =
+        |at: usize, layout: MatrixLayout| Matrix { layout, bytes: &slot.bytes()[at..at + layout.bytes()] };
     let mut products = Quantised::new(best(), Workers::single());
     let mut x = Activations::default();
     for (i, value) in x.start(N_ROWS, HIDDEN).iter_mut().enumerate() {

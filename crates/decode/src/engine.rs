@@ -5,7 +5,7 @@ mod parts;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forerun_arena::{Arena, SLOT_ALIGN_BYTES};
+use forerun_arena::SLOT_ALIGN_BYTES;
 use forerun_compute::{Backend, Row, SequenceIdx, Step, StepOutput};
 use forerun_model::{Clock, ModelShape, Position, SystemClock, TokenId};
 use forerun_scheduler::{NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
@@ -113,6 +113,7 @@ impl Engine {
             token_bytes_max: tokenizer.vocabulary().token_bytes_max(),
             budget_bytes: config.budget_bytes,
             slots: config.slots,
+            lendable: io.lendable.filter(|_| own.scheduler.is_none()),
         };
         let plan = parts::plan(plan, &mut decisions)?;
         parts::explain(&plan, config, &mut decisions);
@@ -121,8 +122,8 @@ impl Engine {
         let scheduler = match scheduler {
             Some(scheduler) => scheduler,
             None => Scheduler::new(SchedulerConfig {
-                arena: Arena::new(plan.n_slots, catalog.slot_bytes(io.align_bytes))?,
-                store: parts::store(catalog, &gguf, io, &clock, &mut decisions)?,
+                arena: parts::arena(&plan, catalog.slot_bytes(io.align_bytes), &mut decisions)?,
+                store: parts::store(&plan, catalog, &gguf, io, &clock, &mut decisions)?,
                 predictor,
                 policy: parts::policy(config.slots),
                 clock: Arc::clone(&clock),
@@ -244,13 +245,16 @@ impl Engine {
         SHRINKS_BY * self.tokenizer.vocabulary().token_bytes_max().max(1) * self.plan.context
     }
 
-    /// Lowers the budget while the model runs: slots are given up and their memory goes back to the system. Answers
-    /// don't change.
+    /// Lowers the budget while the model runs: slots are given up and their memory goes back to the system; mapped
+    /// experts go through slots from then on, if it doesn't hold them. Answers don't change.
     ///
     /// # Errors
     /// [`DecodeError::Budget`] when what must stay doesn't fit; then nothing has changed.
     pub fn lower_budget(&mut self, budget_bytes: u64) -> Result<(), DecodeError> {
         let plan = self.plan.lowered(budget_bytes)?;
+        if plan.mapped < self.plan.mapped {
+            self.scheduler.stop_lending();
+        }
         self.scheduler.shrink(plan.n_slots)?;
         if plan != self.plan {
             let choice = bytes_text(budget_bytes);

@@ -75,6 +75,8 @@ pub struct Generation<'a> {
     history: History,
     /// The bytes of tokens that are not whole characters yet.
     stream: TextBuffer,
+    /// What the last token completed; kept for its memory.
+    piece: String,
     state: State,
     start: Start,
     prompt_time: Nanos,
@@ -122,18 +124,22 @@ impl<'a> Generation<'a> {
         let sampler = Sampler::new(config.sampler.clone(), engine.shape().n_vocab, banned)?;
         let stops = StopMatcher::new(config.stops.clone())?;
         let n_reused = session.reuse(&prompt);
-        let history = History::new(&prompt);
+        // The engine may hold other tokens than the prompt's, so the context is the bound.
+        let max_tokens = config.max_tokens.unwrap_or(usize::MAX);
+        let history = History::with_capacity(&prompt, max_tokens.min(context - prompt.len()) + 1);
+        let stream = TextBuffer::new(engine.tokenizer().vocabulary());
         let start = Start { scheduler: engine.scheduler_stats(), store: engine.store_stats() };
         Ok(Self {
             engine,
             session,
             sampler,
             stops,
-            max_tokens: config.max_tokens.unwrap_or(usize::MAX),
+            max_tokens,
             prompt,
             n_reused,
             history,
-            stream: TextBuffer::default(),
+            stream,
+            piece: String::new(),
             state: State::Prompt,
             start,
             prompt_time: Nanos(0),
@@ -193,10 +199,10 @@ impl<'a> Generation<'a> {
         if self.history.answer().len() >= self.max_tokens {
             return self.end(FinishReason::Length);
         }
-        let mut piece = String::new();
-        self.stream.push(vocabulary, token, &mut piece);
+        self.piece.clear();
+        self.stream.push(vocabulary, token, &mut self.piece);
         self.history.push(token);
-        let output = self.stops.push(&piece);
+        let output = self.stops.push(&self.piece);
         self.state = State::Feed(token);
         let is_full = self.session.tokens().len() == self.engine.plan().context;
         if output.stop.is_some() {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use forerun_model::Clock;
 use forerun_storage::probe::DEPTH_MAX;
 use forerun_storage::{
-    Catalog, Content, DirectFiles, Gguf, MemoryBackend, MergeLimits, MmapBackend, PreadBackend, PreadConfig,
-    ReadBackend, StoreConfig, Throttled, Verify,
+    Catalog, Content, DirectFiles, Gguf, Lendable, MemoryBackend, MergeLimits, MmapBackend, PreadBackend,
+    PreadConfig, ReadBackend, StoreConfig, Throttled, Verify,
 };
 
 use crate::DecodeError;
 use crate::config::{EngineConfig, IoChoice};
-use crate::memory_plan::bytes_text;
+use crate::memory_plan::{SlotWish, bytes_text};
 use crate::telemetry::Decision;
 use probed::Probed;
 
@@ -39,6 +39,8 @@ pub(crate) struct Io {
     pub(crate) align_bytes: u32,
     /// What it takes of the budget.
     pub(crate) bytes: u64,
+    /// What needs no reading, if the budget holds all experts.
+    pub(crate) lendable: Option<Lendable>,
     pub(crate) disk: Disk,
 }
 
@@ -118,6 +120,7 @@ pub(crate) fn choose(
             Way::Mmap => catalog.slot_bytes(1) as u64 + MAPPED_BYTES,
             Way::Uring(_) | Way::Pread(_) | Way::Cached => READERS_MAX * READER_BYTES,
         };
+    let lendable = lendable(config, &way, gguf, catalog, decisions);
     let limit = config.disk_limit;
     // Through the page cache, one thread alone gets half of a disk.
     let depth = if matches!(way, Way::Cached) { PreadConfig::default().n_threads } else { settings.depth };
@@ -126,7 +129,28 @@ pub(crate) fn choose(
         Way::Cached | Way::Mmap | Way::Memory => None,
     };
     let disk = Disk { limit: limit.map(NonZeroU64::get), probed: settings.bytes_per_second, direct };
-    Ok(Io { way, depth, limit, store, align_bytes, bytes, disk })
+    Ok(Io { way, depth, limit, store, align_bytes, bytes, lendable, disk })
+}
+
+/// What can be used where it is mapped, unless something else was asked for that only copies can give.
+fn lendable(
+    config: &EngineConfig,
+    way: &Way,
+    gguf: &Gguf,
+    catalog: &Catalog,
+    decisions: &mut Vec<Decision>,
+) -> Option<Lendable> {
+    if !matches!(way, Way::Mmap) {
+        return None;
+    }
+    let copied = match config {
+        EngineConfig { slots: SlotWish::PerLayer(_), .. } => "--slots asks for slots",
+        EngineConfig { verify_reads: true, .. } => "--verify-reads compares what is read",
+        EngineConfig { disk_limit: Some(_), .. } => "--disk-limit slows what is read",
+        _ => return Some(Lendable::of(catalog, gguf.files())),
+    };
+    decisions.push(Decision::new("experts", "copied into slots", copied.to_owned()));
+    None
 }
 
 fn is_in_memory(gguf: &Gguf) -> bool {

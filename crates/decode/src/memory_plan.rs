@@ -8,6 +8,7 @@ use std::fmt;
 use forerun_compute::{KvType, StackConfig};
 use forerun_model::ModelShape;
 use forerun_scheduler::N_SLOTS_MIN;
+use forerun_storage::Lendable;
 
 use crate::DecodeError;
 
@@ -18,6 +19,8 @@ pub const RUNTIME_BYTES: u64 = 5 * 1024 * 1024;
 const CHUNKS: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
 /// A prefill step's scratch may take this share of what the fixed lines leave.
 const SCRATCH_SHARE: u64 = 6;
+/// What the system may make resident at once.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Bytes per entry of the vocabulary: a logit, its transposed copy, and a sampler's candidate.
 const VOCAB_ENTRY_BYTES: usize = 16;
 /// What the scheduler keeps per slot and per expert.
@@ -67,6 +70,8 @@ pub struct PlanInput<'a> {
     pub budget_bytes: Option<u64>,
     /// How many slots are wanted.
     pub slots: SlotWish,
+    /// What of the experts can be used where it is mapped; `None` when everything goes through slots.
+    pub lendable: Option<Lendable>,
 }
 
 /// Where the memory goes. All sizes in bytes.
@@ -94,9 +99,12 @@ pub struct MemoryPlan {
     pub threads: u64,
     /// The process itself.
     pub runtime: u64,
-    /// Expert slots.
+    /// Experts that are used where they are mapped; 0 when all go through slots.
+    pub mapped: u64,
+    /// Expert slots. With mapped experts, those that the others need.
     pub slots: u64,
-    /// How many slots.
+    /// How many slots. With mapped experts, also as many as their memory would hold, which nobody touches unless it is
+    /// given up.
     pub n_slots: usize,
     /// Bytes of one.
     pub slot_bytes: u64,
@@ -115,6 +123,9 @@ impl MemoryPlan {
     /// [`DecodeError::Budget`] when it doesn't hold the fixed lines and the fewest slots, with the smallest plan.
     pub fn new(input: &PlanInput<'_>) -> Result<Self, DecodeError> {
         let n_experts = input.shape.n_layers() * input.shape.moe.n_experts;
+        if let Some(plan) = Self::mapped(input) {
+            return Ok(plan);
+        }
         let wish = match input.slots {
             SlotWish::Fill => n_experts,
             SlotWish::PerLayer(n) => n.saturating_mul(input.shape.n_layers()),
@@ -132,7 +143,7 @@ impl MemoryPlan {
                 plan: Box::new(least),
             });
         }
-        let rows_max = Self::chunk(input, budget, &least);
+        let rows_max = Self::chunk(budget, &least, |rows| Self::with(input, rows, n_least));
         let fixed = Self::with(input, rows_max, 0).total();
         let room =
             usize::try_from((budget - fixed) / (input.slot_bytes + SLOT_ENTRY_BYTES)).unwrap_or(usize::MAX);
@@ -140,13 +151,28 @@ impl MemoryPlan {
     }
 
     /// The largest prefill step whose scratch is a fair share of what the smallest plan leaves.
-    fn chunk(input: &PlanInput<'_>, budget: u64, least: &Self) -> usize {
+    fn chunk(budget: u64, least: &Self, with: impl Fn(usize) -> Self) -> usize {
         let spare = budget - least.total();
-        let fits = |rows: &usize| {
-            let more = Self::with(input, *rows, least.n_slots).total() - least.total();
-            more <= spare / SCRATCH_SHARE
+        let fits = |rows: &usize| with(*rows).total() - least.total() <= spare / SCRATCH_SHARE;
+        CHUNKS.iter().map(|rows| (*rows).min(least.context)).find(fits).unwrap_or(least.rows_max)
+    }
+
+    /// The plan in which experts are used where they are mapped, if there are such and the budget holds them all.
+    fn mapped(input: &PlanInput<'_>) -> Option<Self> {
+        let lendable = input.lendable.filter(|lendable| lendable.n_experts > 0)?;
+        let with = |rows_max: usize| {
+            let plan = Self::with(input, rows_max, 0);
+            let n_others = (plan.n_experts - lendable.n_experts).max(N_SLOTS_MIN);
+            let n_instead = usize::try_from(lendable.bytes / input.slot_bytes).unwrap_or(usize::MAX);
+            let n_slots = n_others.saturating_add(n_instead).min(plan.n_experts.max(N_SLOTS_MIN));
+            // The arena has more slots than these, so the huge page that the last of them begins is resident as a whole.
+            let slots = (n_others as u64 * input.slot_bytes).next_multiple_of(HUGE_PAGE_BYTES);
+            let tables = plan.tables + n_slots as u64 * SLOT_ENTRY_BYTES;
+            Self { mapped: lendable.bytes, slots, n_slots, tables, ..plan }
         };
-        CHUNKS.iter().map(|rows| (*rows).min(input.context)).find(fits).unwrap_or(least.rows_max)
+        let Some(budget) = input.budget_bytes else { return Some(with(CHUNKS[0].min(input.context))) };
+        let least = with(CHUNKS[CHUNKS.len() - 1].min(input.context));
+        (least.total() <= budget).then(|| with(Self::chunk(budget, &least, with)))
     }
 
     fn with(input: &PlanInput<'_>, rows_max: usize, n_slots: usize) -> Self {
@@ -168,6 +194,7 @@ impl MemoryPlan {
                 + (rows_max * input.shape.moe.top_k * USE_BYTES) as u64,
             threads: input.n_threads as u64 * THREAD_BYTES,
             runtime: RUNTIME_BYTES,
+            mapped: 0,
             slots: (n_slots as u64).saturating_mul(input.slot_bytes),
             n_slots,
             slot_bytes: input.slot_bytes,
@@ -177,16 +204,20 @@ impl MemoryPlan {
         }
     }
 
-    /// This plan with fewer slots, so that it holds a lower budget; no other line changes. A higher budget changes
-    /// nothing.
+    /// This plan with fewer slots, so that it holds a lower budget; no other line changes, but that mapped experts go
+    /// through slots when it doesn't hold them. A higher budget changes nothing.
     ///
     /// # Errors
     /// [`DecodeError::Budget`] when that isn't enough.
     pub fn lowered(&self, budget_bytes: u64) -> Result<Self, DecodeError> {
         let with = |n_slots: usize| {
             let slots = (n_slots as u64).saturating_mul(self.slot_bytes);
-            Self { n_slots, slots, budget: Some(budget_bytes), ..self.clone() }
+            Self { n_slots, slots, mapped: 0, budget: Some(budget_bytes), ..self.clone() }
         };
+        if self.mapped > 0 && self.total() <= budget_bytes {
+            let budget = self.budget.map_or(budget_bytes, |budget| budget.min(budget_bytes));
+            return Ok(Self { budget: Some(budget), ..self.clone() });
+        }
         let least = with(N_SLOTS_MIN);
         if least.total() > budget_bytes {
             let smallest_bytes = least.total();
@@ -207,7 +238,7 @@ impl MemoryPlan {
     }
 
     /// Name and bytes of every line.
-    pub fn lines(&self) -> [(&'static str, u64); 11] {
+    pub fn lines(&self) -> [(&'static str, u64); 12] {
         [
             ("dense weights", self.dense),
             ("KV cache", self.kv),
@@ -219,6 +250,7 @@ impl MemoryPlan {
             ("read buffers", self.io),
             ("compute threads", self.threads),
             ("the program itself", self.runtime),
+            ("mapped experts", self.mapped),
             ("expert slots", self.slots),
         ]
     }
@@ -227,8 +259,11 @@ impl MemoryPlan {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, bytes) in self.lines() {
+            if bytes == 0 && name == "mapped experts" {
+                continue;
+            }
             write!(f, "  {name:<24}{:>12}", bytes_text(bytes))?;
-            if name == "expert slots" {
+            if name == "expert slots" && self.mapped == 0 {
                 let (n, all) = (self.n_slots, self.n_experts);
                 write!(f, "   {n} of {all} experts, {} each", bytes_text(self.slot_bytes))?;
             }

@@ -48,6 +48,8 @@ impl Session {
         if !self.tokens.is_empty() && self.epoch != engine.epoch() {
             return Err(DecodeError::StaleSession { n_tokens: self.tokens.len() });
         }
+        // Once, so that no token makes it grow.
+        self.tokens.reserve_exact(engine.plan().context.saturating_sub(self.tokens.len()));
         engine.step(self.tokens.len(), tokens, wish)?;
         self.epoch = engine.epoch();
         self.tokens.extend_from_slice(tokens);

@@ -90,6 +90,8 @@ pub struct Memory {
     pub tables: u64,
     /// Compute threads.
     pub threads: u64,
+    /// Experts that are used where they are mapped.
+    pub mapped: u64,
     /// Expert slots.
     pub slots: u64,
     /// Buffers of a step, and logits.
@@ -114,6 +116,7 @@ impl Memory {
             conversation: plan.conversation,
             tables: plan.tables,
             threads: plan.threads,
+            mapped: plan.mapped,
             slots: plan.slots,
             scratch: plan.scratch,
             text: plan.text,

@@ -183,6 +183,35 @@ fn splitting_changes_time_and_nothing_else() {
     }
 }
 
+/// Experts used where they are mapped: of the file as it is, packed, and split, where those that lie in two files go
+/// through slots.
+#[test]
+fn lending_changes_time_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let packed = folder.path().join("packed.gguf");
+    let source = Gguf::open(&fixture("pico-q4_k_m.gguf")).unwrap();
+    pack(&source, &packed, &Settings::default()).unwrap().finish().unwrap();
+    let shards = shards::Copy::of(&fixture("pico-q4_k_m.gguf")).write_shards(folder.path(), 3);
+    let mut n_read = 0;
+    for path in [&fixture("pico-q4_k_m.gguf"), &packed, &shards[0]] {
+        for (budget_bytes, n_threads) in [(None, 1), (Some(64 << 20), 2)] {
+            let mut config = config(path, BackendChoice::Cpu);
+            (config.io, config.budget_bytes, config.n_threads) =
+                (IoChoice::Mmap, budget_bytes, Some(n_threads));
+            config.context = Some(512);
+            let mut engine = Engine::open(&config).unwrap();
+            assert!(engine.plan().mapped > 0, "{}: {}", path.display(), engine.plan());
+            assert!(engine.decisions().iter().any(|decision| decision.choice == "mapped"));
+            assert!(bits(&mut engine, &TEXTS[3], 16) == CALM[3], "{}", path.display());
+            let stats = engine.scheduler_stats();
+            assert!(stats.lent > 0 && stats.hits - stats.lent + stats.misses <= stats.lent, "{stats:?}");
+            assert_eq!(stats.again, 0, "slots for those that can't be lent are enough: {stats:?}");
+            n_read += stats.fetches;
+        }
+    }
+    assert!(n_read > 0, "no expert of the split set lay in two files");
+}
+
 /// The real backend over simulated flash: 20 seeds decide slots, latency, depth, guesses and faults.
 #[test]
 fn flash_with_faults_changes_time_and_nothing_else() {

@@ -40,13 +40,15 @@ fn a_lowered_budget_holds_and_changes_no_bit() {
         decode(&mut engine, &mut Session::new(), TokenId(5), N_TOKENS)
     };
     for io in [IoChoice::Pread, IoChoice::Mmap] {
-        let mut engine = open(io, Some(44 * MIB));
+        let mut engine = open(io, Some(64 * MIB));
         let mut session = Session::new();
         let mut tokens = decode(&mut engine, &mut session, TokenId(5), 40);
+        assert_eq!(engine.plan().mapped > 0, io == IoChoice::Mmap, "{}", engine.plan());
         let before = engine.plan().n_slots;
         assert!(matches!(engine.lower_budget(MIB), Err(DecodeError::Budget { .. })));
         assert_eq!(engine.plan().n_slots, before, "a refused budget changes nothing");
         engine.lower_budget(24 * MIB).unwrap();
+        assert_eq!(engine.plan().mapped, 0, "it doesn't hold what was mapped");
         assert!(engine.plan().n_slots < before, "{} slots of {before}", engine.plan().n_slots);
         // The high-water mark begins anew.
         std::fs::write("/proc/self/clear_refs", "5").unwrap();

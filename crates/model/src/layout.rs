@@ -36,16 +36,16 @@ impl MatrixLayout {
     }
 }
 
-/// Byte offsets of gate, up and down inside one slot. They differ from read to read where a direct read lands
-/// an aligned superset of the record, so they travel with the bytes.
+/// Byte offsets of gate, up and down in the bytes that hold them: a slot, or a mapping of a whole file. They differ from
+/// read to read where a direct read lands an aligned superset of the record, so they travel with the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartOffsets {
     /// First byte of the gate matrix.
-    pub gate: u32,
+    pub gate: usize,
     /// First byte of the up matrix.
-    pub up: u32,
+    pub up: usize,
     /// First byte of the down matrix.
-    pub down: u32,
+    pub down: usize,
 }
 
 /// The three matrices of every expert of one layer: `down(silu(gate x) * (up x))`.
@@ -64,16 +64,15 @@ impl ExpertLayout {
     pub const PART_ALIGN_BYTES: usize = 64;
 
     /// Where the parts lie when a record is packed tightly into a slot.
-    #[expect(clippy::cast_possible_truncation, reason = "an expert record is far below 4 GiB")]
     pub fn offsets(&self) -> PartOffsets {
         let up = self.gate.bytes().next_multiple_of(Self::PART_ALIGN_BYTES);
         let down = (up + self.up.bytes()).next_multiple_of(Self::PART_ALIGN_BYTES);
-        PartOffsets { gate: 0, up: up as u32, down: down as u32 }
+        PartOffsets { gate: 0, up, down }
     }
 
     /// Bytes of a record that is packed tightly into a slot.
     pub fn record_bytes(&self) -> usize {
-        self.offsets().down as usize + self.down.bytes()
+        self.offsets().down + self.down.bytes()
     }
 
     /// Bytes of weights that a read of this expert needs.

@@ -1,10 +1,10 @@
 //! The owner of table, arena, store and predictor: carries out what `plan` decides.
 //!
 //! # Why a turn always ends
-//! Each wanted expert is in one of four places: in `queue` (no read begun), loading, in `ready`, or handed out; it
-//! moves forward only, but for a failed read, which ends the call with an error (or, when it was begun before the
-//! turn, is begun once more). A pull hands out from `ready`; if that is empty it sleeps for a read in flight, which
-//! the store finishes. With `ready` empty and nothing in flight, no slot is loading and none is promised, so each
+//! A wanted expert that the store lends is in `lent` until it is handed out. Each other one is in one of four places: in
+//! `queue` (no read begun), loading, in `ready`, or handed out; it moves forward only, but for a failed read, which ends
+//! the call with an error (or, when it was begun before the turn, is begun once more). A pull hands out from `lent`, then
+//! from `ready`; if both are empty it sleeps for a read in flight, which the store finishes. With `ready` empty and nothing in flight, no slot is loading and none is promised, so each
 //! slot is free or leased by the caller: a free one is taken by the front of `queue` at once, and if there is none
 //! the caller holds them all and gets [`SchedulerError::AllSlotsLeased`]. Guesses never hold a slot for longer than
 //! their own read, and none is begun while `queue` isn't empty.
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use forerun_arena::{Arena, SlotIdx, WriteLease};
 use forerun_model::{Clock, ExpertKey, LayerId, Routing};
 use forerun_storage::{
-    ExpertStore, Fetched, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
+    ExpertStore, Fetched, Lent, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
 };
 
 use crate::plan::{Move, plan};
@@ -73,6 +73,8 @@ pub struct Scheduler {
     queue: VecDeque<ExpertKey>,
     /// Slots whose promised experts can be handed out.
     ready: VecDeque<SlotIdx>,
+    /// Wanted experts that the store lends, to be handed out first.
+    lent: VecDeque<Ready>,
     /// Promised experts that are loading.
     n_awaited: usize,
     /// The first failed read of this turn that wasn't reported yet.
@@ -115,6 +117,7 @@ impl Scheduler {
             retired: Vec::new(),
             queue: VecDeque::new(),
             ready: VecDeque::new(),
+            lent: VecDeque::new(),
             n_awaited: 0,
             failure: None,
             guesses: Vec::new(),
@@ -144,6 +147,7 @@ impl Scheduler {
         self.retire_excess();
         self.wanted.clear();
         self.wanted.extend(routing.experts().map(|expert| ExpertKey { layer, expert }));
+        self.borrow();
         self.settle_guesses(layer);
         plan(&self.slots, &self.wanted, &[], &mut self.moves);
         let opened = self.open_moves();
@@ -156,7 +160,16 @@ impl Scheduler {
         self.guesses.clear();
         self.predictor.guess(&input, &mut self.guesses);
         self.guesses.truncate(GUESSES_MAX);
+        // What the store lends needs no reading ahead.
+        self.guesses.retain(|guess| self.store.lend(guess.key).is_none());
         self.begin_guesses();
+    }
+
+    /// From now on reads every expert into a slot; the memory that lending took is free when the caller's leases are
+    /// dropped.
+    pub fn stop_lending(&mut self) {
+        self.store.stop_lending();
+        self.lent.clear();
     }
 
     /// What was counted so far.
@@ -193,6 +206,9 @@ impl Scheduler {
             }
             self.begin_queued()?;
             self.begin_guesses();
+            if let Some(lent) = self.lent.pop_front() {
+                return Ok(Some(lent));
+            }
             if let Some(slot) = self.ready.pop_front() {
                 return Ok(Some(self.hand_out(slot)));
             }
@@ -210,8 +226,21 @@ impl Scheduler {
         }
         self.queue.clear();
         self.ready.clear();
+        self.lent.clear();
         self.n_awaited = 0;
         self.failure = None;
+    }
+
+    /// Takes the wanted experts that the store lends; the others stay wanted.
+    fn borrow(&mut self) {
+        let Self { wanted, store, lent, stats, .. } = self;
+        wanted.retain(|&key| {
+            let Some(Lent { lease, parts }) = store.lend(key) else { return true };
+            lent.push_back(Ready { key, lease, parts });
+            stats.hits += 1;
+            stats.lent += 1;
+            false
+        });
     }
 
     /// Carries out the plan for a whole layer and counts what it found.

@@ -9,8 +9,10 @@ use forerun_model::Nanos;
 pub struct SchedulerStats {
     /// Layers opened.
     pub turns: u64,
-    /// Wanted experts that were in a slot.
+    /// Wanted experts that could be handed out at once: in a slot, or lent.
     pub hits: u64,
+    /// Those of `hits` that the store lent.
+    pub lent: u64,
     /// Wanted experts that were being read already.
     pub joins: u64,
     /// Wanted experts that were neither.
@@ -46,7 +48,7 @@ impl SchedulerStats {
         self.hits + self.joins + self.misses
     }
 
-    /// The share of wanted experts that were in a slot; zero when none was wanted.
+    /// The share of wanted experts that could be handed out at once; zero when none was wanted.
     #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
     pub fn hit_rate(&self) -> f64 {
         if self.wanted() == 0 { 0.0 } else { self.hits as f64 / self.wanted() as f64 }
@@ -58,6 +60,7 @@ impl SchedulerStats {
         Self {
             turns: self.turns - earlier.turns,
             hits: self.hits - earlier.hits,
+            lent: self.lent - earlier.lent,
             joins: self.joins - earlier.joins,
             misses: self.misses - earlier.misses,
             evictions: self.evictions - earlier.evictions,

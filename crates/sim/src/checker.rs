@@ -85,7 +85,7 @@ impl Checker {
 
     fn let_go(&mut self) {
         let Some(Kept { key, lease, digest: before }) = self.kept.pop_front() else { return };
-        assert_eq!(digest(&lease), before, "slot {} was overwritten while {key} was leased", lease.slot().0);
+        assert_eq!(digest(&lease), before, "{lease:?} was overwritten while {key} was leased");
     }
 
     /// Checks what holds between any two calls.

@@ -105,7 +105,6 @@ impl ToyBackend {
         let mut digest = [0.0; WIDTH];
         for (part, start) in [(Part::Gate, parts.gate), (Part::Up, parts.up), (Part::Down, parts.down)] {
             let want = self.model.part_bytes(key, part);
-            let start = start as usize;
             let found = &slot[start..start + want.len()];
             if let Some(i) = (0..want.len()).find(|&i| found[i] != want[i]) {
                 let (found, want) = (found[i], want[i]);

@@ -228,7 +228,7 @@ mod tests {
                 }
                 for (part, start) in [(Part::Gate, at.gate), (Part::Up, at.up), (Part::Down, at.down)] {
                     let want = model.part_bytes(key, part);
-                    assert_eq!(slot[start as usize..start as usize + want.len()], want, "{key} {part:?}");
+                    assert_eq!(slot[start..start + want.len()], want, "{key} {part:?}");
                 }
             }
         }

@@ -191,7 +191,6 @@ impl Driver {
             (to.up, from.up, layout.up.bytes()),
             (to.down, from.down, layout.down.bytes()),
         ] {
-            let (to, from) = (to as usize, from as usize);
             record[to..to + len].copy_from_slice(&filled.lease.bytes()[from..from + len]);
         }
         record.into()

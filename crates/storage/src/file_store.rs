@@ -17,7 +17,9 @@ use forerun_arena::WriteLease;
 use forerun_model::{ExpertKey, LayerId, Nanos};
 
 use crate::placement::Placement;
-use crate::{Catalog, Completed, ExpertStore, Fetched, FileSet, Filled, MergeLimits, Priority, Read};
+use crate::{
+    Catalog, Completed, ExpertStore, Fetched, FileSet, Filled, Lent, Mapped, MergeLimits, Priority, Read,
+};
 use crate::{ReadBackend, Refused, RefusedReason, StoreError, StoreStats, Tag, Withdrawn};
 use in_flight::{Advance, InFlight, Piece};
 use plan::Gaps;
@@ -66,6 +68,8 @@ pub struct FileStore {
     catalog: Arc<Catalog>,
     files: FileSet,
     port: Port,
+    /// What is lent instead of read.
+    mapped: Option<Mapped>,
     config: StoreConfig,
     gaps: Gaps,
     /// Begun, not started; in the order of beginning.
@@ -112,6 +116,7 @@ impl FileStore {
             catalog,
             files,
             port: Port::new(backend),
+            mapped: None,
             config,
             gaps: Gaps::new(config.merge),
             batch: Vec::new(),
@@ -123,6 +128,12 @@ impl FileStore {
             done: Vec::new(),
             stats: StoreStats::default(),
         }
+    }
+
+    /// The same store, which lends what `mapped` has and reads only the rest.
+    #[must_use]
+    pub fn lending(self, mapped: Mapped) -> Self {
+        Self { mapped: Some(mapped), ..self }
     }
 
     /// Bytes that a slot of this store must have.
@@ -174,7 +185,7 @@ impl FileStore {
                     Advance::Whole => {}
                     Advance::Nothing if state.is_stuck(n_bytes) => {
                         let at = read.offset_bytes + n_bytes;
-                        self.fail(read, state, |fetch, piece, files| fetch.truncated(piece, at, files));
+                        self.fail(read, state, |fetch, piece, files| piece.truncated(fetch.key, at, files));
                     }
                     Advance::Part | Advance::Nothing => {
                         self.stats.n_resumed += 1;
@@ -261,10 +272,10 @@ impl FileStore {
 
     /// Looks at a full slot, and hands it out or reads it again.
     fn check(&mut self, id: FetchId, mut fetch: Fetch, mut lease: WriteLease) {
-        let mut files: Vec<u16> = fetch.placement.ranges.iter().map(|placed| placed.range.file).collect();
+        let (mut last, ranges) = (None, fetch.placement.ranges.iter());
         // Asked of each file once: they mostly are one.
-        files.dedup();
-        let mut opened = files.into_iter().filter_map(|file| self.files.files().get(usize::from(file)));
+        let files = ranges.map(|placed| placed.range.file).filter(|file| last.replace(*file) != Some(*file));
+        let mut opened = files.filter_map(|file| self.files.files().get(usize::from(file)));
         let changed = opened.find(|file| file.is_changed());
         let record = self.catalog.record(fetch.key).expect("the key was in the catalog when it was begun");
         let checksum = record.whole.zip(record.crc32c);
@@ -371,20 +382,16 @@ impl ExpertStore for FileStore {
         done.append(&mut self.done);
     }
 
+    fn lend(&mut self, key: ExpertKey) -> Option<Lent> {
+        self.mapped.as_mut()?.lend(&self.catalog, key)
+    }
+
+    fn stop_lending(&mut self) {
+        self.mapped = None;
+    }
+
     fn stats(&self) -> StoreStats {
         self.stats
-    }
-}
-
-impl Fetch {
-    fn truncated(&self, piece: &Piece, offset_bytes: u64, files: &FileSet) -> StoreError {
-        let range = piece.placed.range;
-        StoreError::Truncated {
-            key: self.key,
-            path: files.path(range.file),
-            offset_bytes,
-            end_bytes: range.offset_bytes + u64::from(piece.placed.need_bytes),
-        }
     }
 }
 

@@ -33,9 +33,10 @@ pub(crate) fn tensor_name(layer: LayerId) -> String {
 }
 
 /// Where gate, up and down begin in a record.
+#[expect(clippy::cast_possible_truncation, reason = "a record is at most 2 GiB long, or it is refused")]
 pub(crate) fn part_offsets(layout: &ExpertLayout) -> [u32; 3] {
     let offsets = layout.offsets();
-    [offsets.gate, offsets.up, offsets.down]
+    [offsets.gate, offsets.up, offsets.down].map(|offset| offset as u32)
 }
 
 /// Bytes of a record with what pads it.

@@ -51,7 +51,8 @@ impl Placement {
                 ranges.push(placed);
                 placed
             });
-            *offset = placed.slot_offset_bytes + distance(placed.range.offset_bytes, part.offset_bytes);
+            let into = distance(placed.range.offset_bytes, part.offset_bytes);
+            *offset = (placed.slot_offset_bytes + into) as usize;
         }
         let [gate, up, down] = parts;
         Self { ranges, parts: PartOffsets { gate, up, down } }
@@ -178,6 +179,7 @@ mod tests {
             for ((at, len), offset) in parts.into_iter().zip([gate, up, down]) {
                 let covers = |placed: &Placed| {
                     let Placed { range, slot_offset_bytes, need_bytes } = *placed;
+                    let offset = u32::try_from(offset).unwrap();
                     offset >= slot_offset_bytes
                         && range.offset_bytes + u64::from(offset - slot_offset_bytes) == at
                         && offset - slot_offset_bytes + len <= need_bytes

@@ -43,6 +43,15 @@ pub struct Filled {
     pub read_bytes: u64,
 }
 
+/// An expert that can be used where it lies, without a slot.
+#[derive(Clone, Debug)]
+pub struct Lent {
+    /// Bytes that hold the expert, and perhaps others, such as a mapping of a whole file.
+    pub lease: ReadLease,
+    /// Where gate, up and down begin in them.
+    pub parts: PartOffsets,
+}
+
 /// A guess that was taken back before its reading began.
 #[derive(Debug)]
 pub struct Withdrawn {
@@ -76,6 +85,15 @@ pub trait ExpertStore: Send {
     /// Moves finished fetches into `done`. Sleeps until there is one, or the clock passes `until`, or nothing is in
     /// flight.
     fn wait(&mut self, until: Nanos, done: &mut Vec<Fetched>);
+
+    /// The expert where it lies, if it can be used there: at once, without a slot and without an allocation. Whoever
+    /// asks does so before [`Self::begin`], and again for every use.
+    fn lend(&mut self, _key: ExpertKey) -> Option<Lent> {
+        None
+    }
+
+    /// Lends nothing from now on, and lets go of what lending takes: a caller needs the memory.
+    fn stop_lending(&mut self) {}
 
     /// What this store has done so far.
     fn stats(&self) -> StoreStats;

@@ -52,7 +52,7 @@ impl Rig {
         for (part, at) in parts.into_iter().zip([at.gate, at.up, at.down]) {
             let start = usize::try_from(part.offset_bytes).unwrap();
             let expected = &self.file[start..start + part.len_bytes as usize];
-            assert!(record[at as usize..].starts_with(expected), "{key}");
+            assert!(record[at..].starts_with(expected), "{key}");
         }
     }
 }

@@ -47,7 +47,7 @@ fn record(gguf: &Gguf, catalog: &Arc<Catalog>, key: ExpertKey) -> [Vec<u8>; 3] {
     let filled = done.pop().unwrap().result.unwrap();
     let layout = catalog.layout(key.layer).unwrap();
     assert_eq!(filled.read_bytes, layout.weight_bytes() as u64);
-    let part = |start: u32, len: usize| filled.lease.bytes()[start as usize..start as usize + len].to_vec();
+    let part = |start: usize, len: usize| filled.lease.bytes()[start..start + len].to_vec();
     [
         part(filled.parts.gate, layout.gate.bytes()),
         part(filled.parts.up, layout.up.bytes()),

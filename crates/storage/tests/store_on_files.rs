@@ -96,7 +96,7 @@ fn every_backend_hands_out_the_bytes_of_the_file() {
                 ("ffn_down_exps", filled.parts.down),
             ] {
                 let expected = rig.part(&file, key, part);
-                assert!(filled.lease.bytes()[start as usize..].starts_with(expected), "{key} {part}");
+                assert!(filled.lease.bytes()[start..].starts_with(expected), "{key} {part}");
             }
             n_seen += 1;
         });
@@ -150,7 +150,7 @@ fn a_file_that_is_replaced_under_its_name_is_read_on() {
     rig.read_all(|rig, key, result| {
         let filled = result.unwrap();
         let expected = rig.part(&file, key, "ffn_gate_exps");
-        assert!(filled.lease.bytes()[filled.parts.gate as usize..].starts_with(expected), "{key}");
+        assert!(filled.lease.bytes()[filled.parts.gate..].starts_with(expected), "{key}");
     });
     fs::remove_file(&path).unwrap();
     rig.read_all(|_, _, result| assert!(result.is_ok()));

@@ -72,6 +72,8 @@ pub struct Stack<P> {
     sequences: Vec<Sequence>,
     scratch: Scratch,
     step: Option<Current>,
+    /// Rows of the step whose logits are wanted.
+    wanted: Vec<u32>,
     chosen: Vec<(forerun_model::ExpertId, f32)>,
     expert_rows: Vec<u32>,
 }
@@ -82,8 +84,6 @@ struct Current {
     sequence: usize,
     past: usize,
     n_rows: usize,
-    /// Rows whose logits are wanted.
-    wanted: Vec<u32>,
     may_reject: bool,
     /// Results of experts that `close_layer` still waits for.
     missing: usize,
@@ -125,6 +125,7 @@ impl<P: Products> Stack<P> {
             products,
             config,
             step: None,
+            wanted: Vec::with_capacity(config.rows_max),
             chosen: Vec::with_capacity(shape.moe.top_k),
             expert_rows: Vec::with_capacity(config.rows_max),
             weights,
@@ -228,12 +229,12 @@ impl<P: Products> Backend for Stack<P> {
             self.sequences[step.sequence.0].clear();
         }
         self.embed(step.rows);
-        let rows = (0..).zip(step.rows);
+        self.wanted.clear();
+        self.wanted.extend((0..).zip(step.rows).filter(|(_, row)| row.wants_logits).map(|(i, _)| i));
         self.step = Some(Current {
             sequence: step.sequence.0,
             past: step.past,
             n_rows: step.rows.len(),
-            wanted: rows.filter(|(_, row)| row.wants_logits).map(|(i, _)| i).collect(),
             may_reject: step.may_reject,
             missing: 0,
             finished: false,
@@ -266,15 +267,15 @@ impl<P: Products> Backend for Stack<P> {
     }
 
     fn finish(&mut self, output: &mut StepOutput) -> Result<(), ComputeError> {
-        let Self { weights, products, scratch, step, .. } = self;
+        let Self { weights, products, scratch, step, wanted, .. } = self;
         let step = step.as_mut().expect("begin() comes first");
         let shape = &weights.shape;
         let d = shape.hidden;
         output.n_vocab = shape.n_vocab;
         output.logits.clear();
-        output.logits.resize(step.wanted.len() * shape.n_vocab, 0.0);
-        let normed = scratch.normed.start(step.wanted.len(), d);
-        for (&row, out) in step.wanted.iter().zip(normed.chunks_exact_mut(d)) {
+        output.logits.resize(wanted.len() * shape.n_vocab, 0.0);
+        let normed = scratch.normed.start(wanted.len(), d);
+        for (&row, out) in wanted.iter().zip(normed.chunks_exact_mut(d)) {
             let x = &scratch.x[row as usize * d..][..d];
             products.isa().run(Norm { x, weight: &weights.output_norm, eps: shape.norm_eps, out });
         }

@@ -79,12 +79,12 @@ impl<P: Products> Stack<P> {
         let layout = &weights.experts[job.layer.idx()];
         let slot = job.weights.bytes();
         let parts = [(job.parts.gate, layout.gate), (job.parts.up, layout.up), (job.parts.down, layout.down)];
-        let need_bytes = parts.iter().map(|(at, m)| *at as usize + m.bytes()).max().unwrap_or(0);
+        let need_bytes = parts.iter().map(|(at, m)| at.saturating_add(m.bytes())).max().unwrap_or(0);
         if need_bytes > slot.len() {
             return Err(ComputeError::Slot { layer: job.layer, need_bytes, slot_bytes: slot.len() });
         }
-        let [gate, up, down] = parts
-            .map(|(at, layout)| Matrix { layout, bytes: &slot[at as usize..at as usize + layout.bytes()] });
+        let [gate, up, down] =
+            parts.map(|(at, layout)| Matrix { layout, bytes: &slot[at..at + layout.bytes()] });
         expert_rows.clear();
         expert_rows.extend(job.uses.iter().map(|u| u.row));
         let matrices = ExpertMatrices { gate, up, down };

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
+use forerun_arena::Arena;
 use forerun_compute::{
     Backend, ComputeError, Cpu, KvType, Reference, Rounding, StackConfig, Tensor, Weights,
 };
 use forerun_model::metadata::float;
 use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape};
 use forerun_scheduler::CachePolicy;
-use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Resident};
+use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident};
 
 use super::PAGE_BYTES;
 use crate::DecodeError;
@@ -22,6 +23,8 @@ use crate::sampler::SamplerConfig;
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer, VocabularyParts};
 
+/// Whether Linux makes huge pages.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Metadata that is not needed once the tokenizer stands.
 const TEXT_KEYS: [&str; 4] =
     ["tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.ggml.scores"];
@@ -135,8 +138,28 @@ pub(super) fn policy(slots: SlotWish) -> CachePolicy {
     if slots == SlotWish::PerLayer(0) { CachePolicy::KeepNone } else { CachePolicy::Lru }
 }
 
-/// The store over the backend that was chosen.
+/// The slots of `plan`.
+pub(super) fn arena(
+    plan: &MemoryPlan,
+    slot_bytes: usize,
+    decisions: &mut Vec<Decision>,
+) -> Result<Arena, DecodeError> {
+    let arena = Arena::new(plan.n_slots, slot_bytes)?;
+    let never = || std::fs::read_to_string(HUGE_PAGES).is_ok_and(|setting| setting.contains("[never]"));
+    let (choice, reason) = match arena.no_huge_pages() {
+        // They are no more than addresses.
+        _ if plan.mapped > 0 => return Ok(arena),
+        Some(why) => ("small", why.to_owned()),
+        None if never() => ("small", format!("{HUGE_PAGES} says never")),
+        None => ("huge", "slots in huge pages need fewer address look-ups".to_owned()),
+    };
+    decisions.push(Decision::new("slot pages", choice, reason));
+    Ok(arena)
+}
+
+/// The store over the backend that was chosen, which lends if the plan says so.
 pub(super) fn store(
+    plan: &MemoryPlan,
     catalog: Arc<Catalog>,
     gguf: &Gguf,
     io: Io,
@@ -145,7 +168,12 @@ pub(super) fn store(
 ) -> Result<Box<dyn ExpertStore>, DecodeError> {
     let config = io.store;
     let backend = io.open(gguf, clock, decisions)?;
-    Ok(Box::new(FileStore::with_config(catalog, gguf.files().clone(), backend, config)))
+    let mapped = if plan.mapped > 0 { Some(Mapped::new(&catalog, gguf.files())?) } else { None };
+    let store = FileStore::with_config(catalog, gguf.files().clone(), backend, config);
+    Ok(match mapped {
+        Some(mapped) => Box::new(store.lending(mapped)),
+        None => Box::new(store),
+    })
 }
 
 /// Without a budget of the user's, a model that wants more than the system has gets what there is.
@@ -211,7 +239,11 @@ pub(super) fn backend(
 }
 
 pub(super) fn explain(plan: &MemoryPlan, config: &EngineConfig, decisions: &mut Vec<Decision>) {
-    if config.slots == SlotWish::Fill {
+    if plan.mapped > 0 {
+        let all = if plan.budget.is_some() { "the budget holds them all" } else { "no budget was given" };
+        let reason = format!("{all}, so experts are used where they are mapped, without copies");
+        decisions.push(Decision::new("experts", "mapped", reason));
+    } else if config.slots == SlotWish::Fill {
         let reason = match plan.budget {
             None => "no budget was given, so every expert may stay".to_owned(),
             Some(_) if plan.n_slots == plan.n_experts => "the budget holds every expert".to_owned(),

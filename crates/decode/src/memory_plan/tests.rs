@@ -40,6 +40,7 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
         kv: KvType::F16,
         budget_bytes: budget,
         slots,
+        lendable: None,
     }
 }
 
@@ -82,6 +83,44 @@ fn the_smallest_budget_that_is_named_works() {
         let printed = parse_bytes(&bytes_text(smallest_bytes)).unwrap();
         assert!(MemoryPlan::new(&input(&shape, Some(printed), slots)).is_ok(), "{printed}");
     }
+}
+
+/// A model of 256 experts of which `n` can be lent.
+fn lendable(shape: &ModelShape, n: usize, budget: Option<u64>) -> PlanInput<'_> {
+    let lendable = Lendable { n_experts: n, bytes: n as u64 * 120_000 };
+    PlanInput { lendable: Some(lendable), ..input(shape, budget, SlotWish::Fill) }
+}
+
+#[test]
+fn experts_are_mapped_only_if_the_budget_holds_them_all() {
+    let shape = shape();
+    let all = MemoryPlan::new(&lendable(&shape, 256, None)).unwrap();
+    assert_eq!((all.mapped, all.slots), (256 * 120_000, 2 << 20));
+    assert!(all.n_slots > 200, "slots for when the mapping is given up");
+    let some = MemoryPlan::new(&lendable(&shape, 200, None)).unwrap();
+    assert_eq!((some.mapped, some.slots), (200 * 120_000, 8 << 20));
+    assert!(some.n_slots as u64 * some.slot_bytes <= some.mapped + some.slots);
+
+    let least = (0..100).map(|mib| mib << 20).find(|&budget| {
+        MemoryPlan::new(&lendable(&shape, 256, Some(budget))).is_ok_and(|plan| plan.mapped > 0)
+    });
+    let least = least.unwrap();
+    let plan = MemoryPlan::new(&lendable(&shape, 256, Some(least))).unwrap();
+    assert!(plan.total() <= least && plan.total() > least - (1 << 20));
+    let less = MemoryPlan::new(&lendable(&shape, 256, Some(least - (1 << 20)))).unwrap();
+    let slots = MemoryPlan::new(&input(&shape, Some(least - (1 << 20)), SlotWish::Fill)).unwrap();
+    assert_eq!(less, slots, "a budget that doesn't hold them all is for slots");
+}
+
+#[test]
+fn a_budget_lowered_below_what_is_mapped_is_for_slots() {
+    let shape = shape();
+    let plan = MemoryPlan::new(&lendable(&shape, 256, None)).unwrap();
+    let same = plan.lowered(plan.total()).unwrap();
+    assert_eq!((same.mapped, same.n_slots), (plan.mapped, plan.n_slots));
+    let lower = plan.lowered(plan.total() - 1).unwrap();
+    assert_eq!(lower.mapped, 0);
+    assert!(lower.n_slots <= plan.n_slots && lower.total() < plan.total());
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! What was said before, counted for the penalties.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use forerun_model::TokenId;
 
@@ -8,7 +8,7 @@ use forerun_model::TokenId;
 /// of the answer can be taken back, as a rejected draft is.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    counts: BTreeMap<TokenId, Counts>,
+    counts: HashMap<TokenId, Counts>,
     answer: Vec<TokenId>,
 }
 
@@ -28,7 +28,15 @@ pub(super) struct Seen {
 impl History {
     /// The history of an answer that hasn't begun.
     pub fn new(prompt: &[TokenId]) -> Self {
-        let mut history = Self::default();
+        Self::with_capacity(prompt, 0)
+    }
+
+    /// The same, with room for an answer of `n_answer` tokens.
+    pub fn with_capacity(prompt: &[TokenId], n_answer: usize) -> Self {
+        let mut history = Self {
+            counts: HashMap::with_capacity(prompt.len() + n_answer),
+            answer: Vec::with_capacity(n_answer),
+        };
         for &token in prompt {
             history.counts.entry(token).or_default().in_prompt = true;
         }
@@ -55,7 +63,7 @@ impl History {
         &self.answer
     }
 
-    /// Each token that occurs, once.
+    /// Each token that occurs, once, in no order.
     pub(super) fn tokens(&self) -> impl Iterator<Item = Seen> {
         let occurs = self.counts.iter().filter(|(_, counts)| counts.in_prompt || counts.n_answer > 0);
         occurs.map(|(&token, counts)| Seen { token, n_answer: counts.n_answer })

@@ -24,7 +24,7 @@ pub struct TextStream<'v> {
 impl<'v> TextStream<'v> {
     /// A stream that hides control tokens.
     pub fn new(vocabulary: &'v Vocabulary) -> Self {
-        Self { vocabulary, buffer: TextBuffer::default() }
+        Self { vocabulary, buffer: TextBuffer::new(vocabulary) }
     }
 
     /// The same stream with another treatment of control tokens.
@@ -54,11 +54,17 @@ impl<'v> TextStream<'v> {
 #[derive(Clone, Debug, Default)]
 pub struct TextBuffer {
     control: ControlTokens,
-    /// At most three bytes: the begin of a character.
+    /// Between tokens at most three bytes: the begin of a character.
     pending: Vec<u8>,
 }
 
 impl TextBuffer {
+    /// A buffer that no token of `vocabulary` makes grow.
+    pub fn new(vocabulary: &Vocabulary) -> Self {
+        let bytes_max = vocabulary.token_bytes_max() + char::MAX.len_utf8();
+        Self { control: ControlTokens::default(), pending: Vec::with_capacity(bytes_max) }
+    }
+
     /// Takes one token and appends to `out` every character that is now complete. Bytes that can't become a
     /// character are U+FFFD, one for each maximal broken part. An id outside the vocabulary adds nothing.
     pub fn push(&mut self, vocabulary: &Vocabulary, id: TokenId, out: &mut String) {

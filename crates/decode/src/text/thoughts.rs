@@ -16,6 +16,8 @@ pub struct Thoughts {
 enum State {
     /// Nothing but white space so far; thoughts may open.
     Begin,
+    /// Thoughts have just opened; line ends before them are skipped.
+    Opened,
     Inside,
     /// Behind the thoughts; white space before the answer is skipped.
     Behind,
@@ -56,7 +58,7 @@ impl Thoughts {
         let held = std::mem::take(&mut self.held);
         match self.state {
             State::Inside => Parted { thought: held.trim_end().to_owned(), answer: String::new() },
-            State::Behind => Parted::default(),
+            State::Opened | State::Behind => Parted::default(),
             State::Begin | State::Answer => Parted { thought: String::new(), answer: held },
         }
     }
@@ -68,10 +70,17 @@ impl Thoughts {
             State::Begin => {
                 let text = self.held.trim_start();
                 if let Some(rest) = text.strip_prefix(OPEN) {
-                    self.held = rest.trim_start_matches('\n').to_owned();
-                    self.state = State::Inside;
+                    self.held = rest.to_owned();
+                    self.state = State::Opened;
                 } else if !OPEN.starts_with(text) {
                     self.state = State::Answer;
+                }
+            }
+            State::Opened => {
+                let n_skipped = self.held.len() - self.held.trim_start_matches('\n').len();
+                self.held.drain(..n_skipped);
+                if !self.held.is_empty() {
+                    self.state = State::Inside;
                 }
             }
             State::Inside => {
@@ -141,6 +150,12 @@ mod tests {
         check("assistant\n", "<thin ice", "", "<thin ice");
         check("assistant\n", "a < b </think> c", "", "a < b </think> c");
         check("<think>", "1 </thin 2</think>3</think>", "1 </thin 2", "3</think>");
+    }
+
+    #[test]
+    fn a_line_end_may_come_after_the_marker() {
+        let thoughts = part(Thoughts::after(""), &["<think>", "\n", "Hm.", "</think>"]);
+        assert_eq!(thoughts, ("Hm.".to_owned(), String::new()));
     }
 
     proptest! {

@@ -58,7 +58,7 @@ impl Scheduler {
 
     /// A read has filled its slot.
     fn land(&mut self, slot: SlotIdx, filled: Filled) {
-        assert_eq!(filled.lease.slot(), slot, "a store fills the slot that it was given");
+        assert_eq!(filled.lease.slot(), Some(slot), "a store fills the slot that it was given");
         let row = self.slots.get(slot);
         match row.origin {
             Origin::Demand => self.stats.bytes_demand += filled.read_bytes,

@@ -2,5 +2,7 @@
 
 mod any_order;
 #[cfg(test)]
+mod lending;
+#[cfg(test)]
 mod support;
 mod turns;

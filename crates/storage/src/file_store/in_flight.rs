@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use forerun_arena::Window;
+use forerun_model::ExpertKey;
 
 use super::{FetchId, INTERRUPTIONS_MAX, RETRIES_MAX};
 use crate::placement::Placed;
-use crate::{Read, Tag};
+use crate::{FileSet, Read, StoreError, Tag};
 
 /// A part of a fetch that one read brings.
 pub(super) struct Piece {
@@ -61,6 +62,13 @@ impl Piece {
     /// Whether all of it arrived.
     fn is_whole(&self) -> bool {
         self.n_left == 0 && self.head.is_none()
+    }
+
+    /// The file ended at `offset_bytes`, inside this piece of `key`.
+    pub(super) fn truncated(&self, key: ExpertKey, offset_bytes: u64, files: &FileSet) -> StoreError {
+        let range = self.placed.range;
+        let end_bytes = range.offset_bytes + u64::from(self.placed.need_bytes);
+        StoreError::Truncated { key, path: files.path(range.file), offset_bytes, end_bytes }
     }
 }
 

@@ -136,7 +136,7 @@ pub(super) fn check_bytes(key: ExpertKey, filled: &Filled) {
     let Filled { lease, parts, .. } = filled;
     let record = catalog_of().record(key).unwrap();
     for (part, at) in record.parts.iter().zip([parts.gate, parts.up, parts.down]) {
-        let bytes = &lease.bytes()[at as usize..][..part.len_bytes as usize];
+        let bytes = &lease.bytes()[at..][..part.len_bytes as usize];
         let expected = (part.offset_bytes..).map(byte_at);
         assert!(bytes.iter().copied().eq(expected.take(bytes.len())), "wrong bytes of {key} at {part:?}");
     }
