@@ -78,7 +78,7 @@ fn states_after_65_tokens_are_the_references() {
         Committed::DeltaNet(memory) => memory,
         Committed::Attention { .. } => panic!("layer {layer} is a delta-net"),
     };
-    let net = rig.shape.delta_net;
+    let net = rig.shape.delta_net.unwrap();
     for (name, head, row) in [("blk0_S_h0_row0", 0, 0), ("blk0_S_h1_row0", 1, 0), ("blk0_S_h5_row31", 5, 31)]
     {
         let at = (head * net.key_dim + row) * net.value_dim;
