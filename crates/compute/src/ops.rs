@@ -77,6 +77,13 @@ pub fn add_scaled(out: &mut [f32], factor: f32, x: &[f32]) {
     }
 }
 
+/// Adds `bias` to every row of as many values.
+pub fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
+    for row in rows.chunks_exact_mut(bias.len()) {
+        add_scaled(row, 1.0, bias);
+    }
+}
+
 /// Softmax over the whole row, where it stands.
 pub fn softmax(x: &mut [f32]) {
     let max = x.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v));

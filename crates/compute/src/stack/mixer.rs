@@ -1,4 +1,4 @@
-//! The mixers: gated attention and the gated delta-net.
+//! The mixers: attention, gated or not, and the gated delta-net.
 
 use forerun_model::{HEAD_DIM_MAX, LayerId, ModelShape};
 
@@ -6,7 +6,7 @@ use super::{Scratch, Stack};
 use crate::attention::attend;
 use crate::delta_net::{DeltaInput, convolve, step};
 use crate::kv_cache::KvRows;
-use crate::ops::{l2_norm, rms_norm, rms_norm_in_place, sigmoid, silu, softplus};
+use crate::ops::{add_to_rows, l2_norm, rms_norm, rms_norm_in_place, sigmoid, silu, softplus};
 use crate::products::{Products, Rows};
 use crate::rope::rotate;
 use crate::sequence::{LayerMemory, Log, Recurrent};
@@ -70,23 +70,33 @@ fn attention<P: Products>(
 ) {
     let att = &shape.attention;
     let (dim, q_width, kv_width) = (att.head_dim, att.q_width(), att.kv_width());
-    let (q, k, v) = projections(&w.qkv, q_width, kv_width);
-    let queries = &mut scratch.wide[..n * 2 * q_width];
+    // Where there are gates, each head's query is followed by its gate.
+    let (query_rows, stride) = (att.query_rows(), att.query_rows() / att.n_heads);
+    let (q, k, v) = projections(&w.qkv, query_rows, kv_width);
+    let queries = &mut scratch.wide[..n * query_rows];
     let new_keys = &mut scratch.side[..n * kv_width];
     let new_values = &mut scratch.third[..n * kv_width];
     products.multiply(q, &mut scratch.normed, Rows::All, queries);
     products.multiply(k, &mut scratch.normed, Rows::All, new_keys);
     products.multiply(v, &mut scratch.normed, Rows::All, new_values);
+    if let Some(biases) = &w.biases {
+        add_to_rows(queries, &biases.q);
+        add_to_rows(new_keys, &biases.k);
+        add_to_rows(new_values, &biases.v);
+    }
 
     let tables = scratch.rope.chunks_exact(shape.rope.n_rot);
     for (row, table) in tables.take(n).enumerate() {
         for head in new_keys[row * kv_width..][..kv_width].chunks_exact_mut(dim) {
-            rms_norm_in_place(head, &w.k_norm, shape.norm_eps);
+            if let Some(norms) = &w.head_norms {
+                rms_norm_in_place(head, &norms.k, shape.norm_eps);
+            }
             rotate(head, table);
         }
-        // Each head's query is followed by its gate.
-        for head in queries[row * 2 * q_width..][..2 * q_width].chunks_exact_mut(2 * dim) {
-            rms_norm_in_place(&mut head[..dim], &w.q_norm, shape.norm_eps);
+        for head in queries[row * query_rows..][..query_rows].chunks_exact_mut(stride) {
+            if let Some(norms) = &w.head_norms {
+                rms_norm_in_place(&mut head[..dim], &norms.q, shape.norm_eps);
+            }
             rotate(&mut head[..dim], table);
         }
         keys.write(past + row, &new_keys[row * kv_width..][..kv_width]);
@@ -97,7 +107,7 @@ fn attention<P: Products>(
     let work = n * (past + n) * kv_width * 4;
     products.workers().rows(&mut scratch.heads[..n * q_width], dim, work, |i, out| {
         let (row, head) = (i / att.n_heads, i % att.n_heads);
-        let query_and_gate = &queries[(row * att.n_heads + head) * 2 * dim..][..2 * dim];
+        let query_and_gate = &queries[(row * att.n_heads + head) * stride..][..stride];
         attend(att, head, &query_and_gate[..dim], (keys, values), past + row + 1, out);
         for (out, gate) in out.iter_mut().zip(&query_and_gate[dim..]) {
             *out *= sigmoid(*gate);
@@ -109,11 +119,11 @@ fn attention<P: Products>(
 }
 
 /// The matrices of queries and gates, keys, and values.
-fn projections(qkv: &Qkv, q_width: usize, kv_width: usize) -> (Matrix<'_>, Matrix<'_>, Matrix<'_>) {
+fn projections(qkv: &Qkv, query_rows: usize, kv_width: usize) -> (Matrix<'_>, Matrix<'_>, Matrix<'_>) {
     match qkv {
         Qkv::Separate { q, k, v } => (q.matrix(), k.matrix(), v.matrix()),
         Qkv::Fused(all) => {
-            let (all, k, v) = (all.matrix(), 2 * q_width, 2 * q_width + kv_width);
+            let (all, k, v) = (all.matrix(), query_rows, query_rows + kv_width);
             (all.rows(0, k), all.rows(k, v), all.rows(v, v + kv_width))
         }
     }
@@ -128,7 +138,7 @@ fn delta_net<P: Products>(
     n: usize,
     log: Option<&mut Log>,
 ) {
-    let net = &shape.delta_net;
+    let net = shape.delta_net.as_ref().expect("a layer of this kind has its shape");
     let (channels, width, heads) = (net.conv_channels(), net.value_width(), net.n_value_heads);
     let normed = &mut scratch.normed;
     products.multiply(w.qkv.matrix(), normed, Rows::All, &mut scratch.wide[..n * channels]);
@@ -208,7 +218,7 @@ fn recur(
     (convolved, heads): (&mut [f32], &mut [f32]),
     workers: &Workers,
 ) {
-    let net = &shape.delta_net;
+    let net = shape.delta_net.as_ref().expect("a layer of this kind has its shape");
     let (n, channels, taps) = (inputs.n_rows, net.conv_channels(), net.conv_kernel);
     let raw = |row: usize| {
         // Rows before the step's first lie in the history, which holds `taps - 1` of them.

@@ -21,7 +21,7 @@ impl<P: Products> Stack<P> {
         products.multiply(w.router.matrix(), &mut scratch.normed, Rows::All, logits);
         routing.reset(moe.top_k);
         for logits in logits.chunks_exact_mut(moe.n_experts) {
-            if !route(logits, moe.top_k, chosen) {
+            if !route(logits, moe, chosen) {
                 return Err(ComputeError::NotFinite { what: "the router's input", layer });
             }
             routing.push_row(chosen);
@@ -50,11 +50,11 @@ impl<P: Products> Stack<P> {
         scores.probabilities.chunks_exact_mut(shape.moe.n_experts).for_each(softmax);
     }
 
-    /// `shared = sigmoid(switch . r) * down(silu(gate r) * up r)` for every row.
+    /// `shared = sigmoid(switch . r) * down(silu(gate r) * up r)` for every row, if the layer has a shared expert.
     pub(super) fn shared_expert(&mut self, layer: LayerId) {
         let n = self.current().n_rows;
         let Self { weights, products, scratch, .. } = self;
-        let w = &weights.layers[layer.idx()].shared;
+        let Some(w) = &weights.layers[layer.idx()].shared else { return };
         let switches = &mut scratch.logits[..n];
         products.multiply(w.switch.matrix(), &mut scratch.normed, Rows::All, switches);
         expert(products, scratch, [w.gate.matrix(), w.up.matrix(), w.down.matrix()], Rows::All, n);
@@ -94,12 +94,13 @@ impl<P: Products> Stack<P> {
         Ok(())
     }
 
-    /// Adds the routed results in rank order, then the shared one, to the residual stream.
+    /// Adds the routed results in rank order, then the shared one if there is one, to the residual stream.
     pub(super) fn add_experts(&mut self) {
         let current = self.current();
         assert_eq!(current.missing, 0, "every expert of the routing runs before the layer is closed");
         let n = current.n_rows;
         let (d, top_k) = (self.weights.shape.hidden, self.weights.shape.moe.top_k);
+        let has_shared = self.weights.shape.moe.shared_ff.is_some();
         let scratch = &mut self.scratch;
         for row in 0..n {
             let sum = &mut scratch.out[row * d..(row + 1) * d];
@@ -107,7 +108,9 @@ impl<P: Products> Stack<P> {
             for at in row * top_k..(row + 1) * top_k {
                 add_scaled(sum, scratch.rank_weights[at], &scratch.ranked[at * d..(at + 1) * d]);
             }
-            add_scaled(sum, 1.0, &scratch.shared[row * d..(row + 1) * d]);
+            if has_shared {
+                add_scaled(sum, 1.0, &scratch.shared[row * d..(row + 1) * d]);
+            }
             add_scaled(&mut scratch.x[row * d..(row + 1) * d], 1.0, sum);
         }
     }
