@@ -94,8 +94,9 @@ impl Engine {
         let catalog = Arc::new(Catalog::new(&shape, &gguf)?);
         let (tokenizer, template) = parts::text(&mut gguf)?;
         let suggested = parts::suggested_sampling(&gguf);
-        let resident = Resident::load(&shape, &gguf, ResidentMode::Mapped)?;
+        let mut resident = Resident::load(&shape, &gguf, ResidentMode::Mapped)?;
         let weights = bind_weights(&shape, &catalog, &resident)?;
+        resident.release(weights.regrouped());
         let mut decisions = Vec::new();
         let context = parts::context(config, &shape, &mut decisions)?;
         let n_threads = parts::threads(config, &mut decisions);
