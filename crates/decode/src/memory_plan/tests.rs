@@ -57,6 +57,28 @@ fn without_a_budget_everything_is_resident() {
 }
 
 #[test]
+fn what_a_model_lacks_takes_no_memory() {
+    let plan = |shape: &ModelShape| MemoryPlan::new(&input(shape, None, SlotWish::Fill)).unwrap();
+    let whole = plan(&shape());
+    let mut lacking = shape();
+    lacking.moe.shared_ff = None;
+    let unshared = plan(&lacking);
+    assert_eq!(whole.scratch - unshared.scratch, (512 * lacking.hidden * 4) as u64);
+
+    lacking.layers = vec![LayerKind::Attention; 8];
+    lacking.attention.parts.gate = false;
+    lacking.delta_net = None;
+    let attention = plan(&lacking);
+    assert_eq!((attention.state, attention.kv), (0, 4 * whole.kv));
+    assert!(attention.scratch < unshared.scratch && attention.total() < plan(&shape_of_attention()).total());
+}
+
+/// As many layers of gated attention, beside delta-nets that no layer has.
+fn shape_of_attention() -> ModelShape {
+    ModelShape { layers: vec![LayerKind::Attention; 8], ..shape() }
+}
+
+#[test]
 fn absurd_sizes_are_refused_and_never_wrap() {
     let mut shape = shape();
     shape.attention.n_kv_heads = 1024;
