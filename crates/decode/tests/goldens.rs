@@ -1,7 +1,5 @@
 //! The reference against values of independent implementations.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 mod support;
 
 use forerun_decode::{Engine, Logits, Session};
