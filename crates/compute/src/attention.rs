@@ -140,13 +140,16 @@ impl Attend<'_> {
 
 #[cfg(test)]
 mod tests {
+    use forerun_model::AttentionParts;
+
     use super::*;
     use crate::kernels::Isa;
     use crate::kv_cache::KvType;
 
     #[test]
     fn blocks_give_what_one_softmax_gives() {
-        let shape = AttentionShape { n_heads: 2, n_kv_heads: 1, head_dim: 4 };
+        let parts = AttentionParts { gate: false, head_norms: false, biases: false };
+        let shape = AttentionShape { n_heads: 2, n_kv_heads: 1, head_dim: 4, parts };
         let n = 3 * BLOCK + 5;
         let (mut keys, mut values) = (KvRows::new(KvType::F32, n, 4), KvRows::new(KvType::F32, n, 4));
         let value = |i: usize, j: usize| ((i * 7 + j * 13) % 29) as f32 / 7.0 - 2.0;

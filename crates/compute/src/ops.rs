@@ -110,6 +110,14 @@ pub fn add_scaled(out: &mut [f32], factor: f32, x: &[f32]) {
     }
 }
 
+/// Adds `bias` to every row of as many values.
+#[inline(always)]
+pub fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
+    for row in rows.chunks_exact_mut(bias.len()) {
+        add_scaled(row, 1.0, bias);
+    }
+}
+
 /// The largest value; what is no number is passed over.
 #[inline(always)]
 pub fn max(x: &[f32]) -> f32 {

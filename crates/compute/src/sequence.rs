@@ -66,10 +66,8 @@ impl Sequence {
                 values: KvRows::new(kv, context, width),
             },
             LayerKind::DeltaNet => {
-                let copy = || Recurrent {
-                    state: vec![0.0; shape.delta_net.state_len()],
-                    conv: vec![0.0; shape.delta_net.conv_len()],
-                };
+                let (state_len, conv_len) = Self::state_lens(shape);
+                let copy = || Recurrent { state: vec![0.0; state_len], conv: vec![0.0; conv_len] };
                 LayerMemory::DeltaNet(Box::new([copy(), copy()]), Log::default())
             }
         };
@@ -84,8 +82,13 @@ impl Sequence {
 
     /// Bytes of recurrent states that [`Self::new`] allocates.
     pub fn state_bytes(shape: &ModelShape) -> u64 {
-        let net = &shape.delta_net;
-        (shape.n_layers_of(LayerKind::DeltaNet) * 2 * 4 * (net.state_len() + net.conv_len())) as u64
+        let (state_len, conv_len) = Self::state_lens(shape);
+        (shape.n_layers_of(LayerKind::DeltaNet) * 2 * 4 * (state_len + conv_len)) as u64
+    }
+
+    /// Values of a delta-net layer's state and history.
+    fn state_lens(shape: &ModelShape) -> (usize, usize) {
+        shape.delta_net.map_or((0, 0), |net| (net.state_len(), net.conv_len()))
     }
 
     /// Forgets everything.

@@ -46,6 +46,18 @@ impl Tensor {
         Matrix { layout: self.layout, bytes: &self.bytes[..self.layout.bytes()] }
     }
 
+    /// A copy of these rows, in this order.
+    ///
+    /// # Panics
+    /// When a row isn't there.
+    pub fn select_rows(&self, rows: &[usize]) -> Self {
+        let matrix = self.matrix();
+        let layout = MatrixLayout { n_rows: rows.len(), ..self.layout };
+        let mut bytes = Vec::with_capacity(layout.bytes());
+        rows.iter().for_each(|&row| bytes.extend_from_slice(matrix.row(row)));
+        Self { name: self.name.clone(), layout, bytes: bytes.into() }
+    }
+
     /// All values, decoded.
     pub fn values(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.layout.n_rows * self.layout.n_cols];

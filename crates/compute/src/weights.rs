@@ -1,7 +1,11 @@
 //! The resident part of a model, bound by name from wherever it lies.
+//!
+//! What an architecture lacks is `None` here, so that a block asks for the part and never for a name.
+
+mod delta_net;
 
 use forerun_model::names::{OUTPUT, OUTPUT_NORM, TOKEN_EMBD, block, block_bare};
-use forerun_model::{ExpertLayout, LayerId, LayerKind, ModelShape, ShapeError};
+use forerun_model::{AttentionShape, ExpertLayout, LayerId, LayerKind, ModelShape, ShapeError};
 
 use crate::ComputeError;
 use crate::tensor::{Tensor, check_type};
@@ -17,6 +21,24 @@ pub struct Weights {
     pub(crate) output_norm: Vec<f32>,
     pub(crate) output: Tensor,
     pub(crate) layers: Vec<LayerWeights>,
+    regrouped: Regrouped,
+}
+
+/// What was copied to bring rows into another order.
+#[derive(Debug, Default)]
+struct Regrouped {
+    /// Usual names of the tensors that were copied from.
+    names: Vec<String>,
+    bytes: u64,
+}
+
+impl Regrouped {
+    fn add(&mut self, name: &str, bytes: usize) {
+        if self.names.last().is_none_or(|last| last != name) {
+            self.names.push(name.to_owned());
+        }
+        self.bytes += bytes as u64;
+    }
 }
 
 #[derive(Debug)]
@@ -25,7 +47,7 @@ pub(crate) struct LayerWeights {
     pub(crate) post_norm: Vec<f32>,
     pub(crate) mixer: Mixer,
     pub(crate) router: Tensor,
-    pub(crate) shared: SharedExpert,
+    pub(crate) shared: Option<SharedExpert>,
 }
 
 #[derive(Debug)]
@@ -47,9 +69,25 @@ pub(crate) enum Mixer {
 pub(crate) struct AttentionWeights {
     /// Queries and gates, keys, values: one fused tensor, or three.
     pub(crate) qkv: Qkv,
+    pub(crate) biases: Option<Biases>,
     pub(crate) output: Tensor,
-    pub(crate) q_norm: Vec<f32>,
-    pub(crate) k_norm: Vec<f32>,
+    pub(crate) head_norms: Option<HeadNorms>,
+}
+
+/// What is added to the products with the layer's input.
+#[derive(Debug)]
+pub(crate) struct Biases {
+    /// Of queries, and of gates where there are gates.
+    pub(crate) q: Vec<f32>,
+    pub(crate) k: Vec<f32>,
+    pub(crate) v: Vec<f32>,
+}
+
+/// Weights of the norms of each head's query and key.
+#[derive(Debug)]
+pub(crate) struct HeadNorms {
+    pub(crate) q: Vec<f32>,
+    pub(crate) k: Vec<f32>,
 }
 
 #[derive(Debug)]
@@ -94,30 +132,47 @@ impl Weights {
                 check_type(&block(layer, &format!("ffn_{name}_exps")), part.quant)?;
             }
         }
-        let mut binder = Binder { shape, find: &mut find };
+        let mut binder = Binder { shape, find: &mut find, regrouped: Regrouped::default() };
         let embedding = binder.matrix(TOKEN_EMBD)?;
         let output = binder.optional(OUTPUT)?.unwrap_or_else(|| embedding.clone());
         let output_norm = binder.vector(OUTPUT_NORM)?;
         let layers = shape.layer_ids().map(|layer| binder.layer(layer)).collect::<Result<_, _>>()?;
-        Ok(Self { shape: shape.clone(), experts: experts.to_vec(), embedding, output_norm, output, layers })
+        let (regrouped, (shape, experts)) = (binder.regrouped, (shape.clone(), experts.to_vec()));
+        Ok(Self { shape, experts, embedding, output_norm, output, layers, regrouped })
     }
 }
 
 impl Weights {
-    /// Bytes that this value holds itself: vectors decoded to f32. Matrices are borrowed.
+    /// Bytes that this value holds itself: vectors decoded to f32, and matrices whose rows were brought into another
+    /// order. All other matrices are borrowed.
     pub fn own_bytes(&self) -> u64 {
         let mixer = |mixer: &Mixer| match mixer {
-            Mixer::Attention(w) => w.q_norm.len() + w.k_norm.len(),
+            Mixer::Attention(w) => w.n_values(),
             Mixer::DeltaNet(w) => w.conv.len() + w.a.len() + w.dt.len() + w.norm.len(),
         };
         let layer = |l: &LayerWeights| l.attn_norm.len() + l.post_norm.len() + mixer(&l.mixer);
-        4 * (self.output_norm.len() + self.layers.iter().map(layer).sum::<usize>()) as u64
+        let n_values = self.output_norm.len() + self.layers.iter().map(layer).sum::<usize>();
+        4 * n_values as u64 + self.regrouped.bytes
+    }
+
+    /// Usual names of tensors that aren't needed any more, since these weights hold their rows in another order.
+    pub fn regrouped(&self) -> &[String] {
+        &self.regrouped.names
+    }
+}
+
+impl AttentionWeights {
+    /// Decoded values.
+    fn n_values(&self) -> usize {
+        let norms = self.head_norms.as_ref().map_or(0, |norms| norms.q.len() + norms.k.len());
+        norms + self.biases.as_ref().map_or(0, |biases| biases.q.len() + biases.k.len() + biases.v.len())
     }
 }
 
 struct Binder<'a> {
     shape: &'a ModelShape,
     find: &'a mut dyn FnMut(&str) -> Option<Result<Tensor, ComputeError>>,
+    regrouped: Regrouped,
 }
 
 impl Binder<'_> {
@@ -143,12 +198,16 @@ impl Binder<'_> {
             post_norm: self.vector(&block(layer, "post_attention_norm"))?,
             mixer,
             router: self.matrix(&block(layer, "ffn_gate_inp"))?,
-            shared: SharedExpert {
-                gate: self.matrix(&block(layer, "ffn_gate_shexp"))?,
-                up: self.matrix(&block(layer, "ffn_up_shexp"))?,
-                down: self.matrix(&block(layer, "ffn_down_shexp"))?,
-                switch: self.matrix(&block(layer, "ffn_gate_inp_shexp"))?,
-            },
+            shared: self.shape.moe.shared_ff.map(|_| self.shared_expert(layer)).transpose()?,
+        })
+    }
+
+    fn shared_expert(&mut self, layer: LayerId) -> Result<SharedExpert, ComputeError> {
+        Ok(SharedExpert {
+            gate: self.matrix(&block(layer, "ffn_gate_shexp"))?,
+            up: self.matrix(&block(layer, "ffn_up_shexp"))?,
+            down: self.matrix(&block(layer, "ffn_down_shexp"))?,
+            switch: self.matrix(&block(layer, "ffn_gate_inp_shexp"))?,
         })
     }
 
@@ -161,25 +220,28 @@ impl Binder<'_> {
                 v: self.matrix(&block(layer, "attn_v"))?,
             },
         };
-        Ok(AttentionWeights {
-            qkv,
-            output: self.matrix(&block(layer, "attn_output"))?,
-            q_norm: self.vector(&block(layer, "attn_q_norm"))?,
-            k_norm: self.vector(&block(layer, "attn_k_norm"))?,
-        })
+        let att = self.shape.attention;
+        let biases = att.parts.biases.then(|| self.biases(layer, &att)).transpose()?;
+        let head_norms = att.parts.head_norms.then(|| self.head_norms(layer)).transpose()?;
+        Ok(AttentionWeights { qkv, biases, output: self.matrix(&block(layer, "attn_output"))?, head_norms })
     }
 
-    fn delta_net(&mut self, layer: LayerId) -> Result<DeltaNetWeights, ComputeError> {
-        Ok(DeltaNetWeights {
-            qkv: self.matrix(&block(layer, "attn_qkv"))?,
-            gate: self.matrix(&block(layer, "attn_gate"))?,
-            beta: self.matrix(&block(layer, "ssm_beta"))?,
-            alpha: self.matrix(&block(layer, "ssm_alpha"))?,
-            conv: transposed(&self.vector(&block(layer, "ssm_conv1d"))?, self.shape.delta_net.conv_kernel),
-            a: self.vector(&block_bare(layer, "ssm_a"))?,
-            dt: self.vector(&block_bare(layer, "ssm_dt.bias"))?,
-            norm: self.vector(&block(layer, "ssm_norm"))?,
-            output: self.matrix(&block(layer, "ssm_out"))?,
+    /// One vector for all, or three, as with the matrices.
+    fn biases(&mut self, layer: LayerId, att: &AttentionShape) -> Result<Biases, ComputeError> {
+        if let Some(fused) = self.optional(&block_bare(layer, "attn_qkv.bias"))? {
+            let mut q = fused.values();
+            let mut k = q.split_off(att.query_rows());
+            let v = k.split_off(att.kv_width());
+            return Ok(Biases { q, k, v });
+        }
+        let mut of = |name| self.vector(&block_bare(layer, name));
+        Ok(Biases { q: of("attn_q.bias")?, k: of("attn_k.bias")?, v: of("attn_v.bias")? })
+    }
+
+    fn head_norms(&mut self, layer: LayerId) -> Result<HeadNorms, ComputeError> {
+        Ok(HeadNorms {
+            q: self.vector(&block(layer, "attn_q_norm"))?,
+            k: self.vector(&block(layer, "attn_k_norm"))?,
         })
     }
 }

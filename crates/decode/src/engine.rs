@@ -9,7 +9,7 @@ use forerun_arena::SLOT_ALIGN_BYTES;
 use forerun_compute::{Backend, Row, SequenceIdx, Step, StepOutput};
 use forerun_model::{Clock, ModelShape, Position, SystemClock, TokenId};
 use forerun_scheduler::{NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
-use forerun_storage::{Catalog, Resident, ResidentMode, StoreStats};
+use forerun_storage::{Catalog, Resident, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
@@ -94,8 +94,7 @@ impl Engine {
         let catalog = Arc::new(Catalog::new(&shape, &gguf)?);
         let (tokenizer, template) = parts::text(&mut gguf)?;
         let suggested = parts::suggested_sampling(&gguf);
-        let resident = Resident::load(&shape, &gguf, ResidentMode::Mapped)?;
-        let weights = bind_weights(&shape, &catalog, &resident)?;
+        let (resident, weights) = parts::weights(&shape, &catalog, &gguf)?;
         let mut decisions = Vec::new();
         let context = parts::context(config, &shape, &mut decisions)?;
         let n_threads = parts::threads(config, &mut decisions);

@@ -4,64 +4,13 @@
 
 mod support;
 
-use std::sync::Arc;
-
-use forerun_arena::Arena;
 use forerun_compute::sequence::Committed;
 use forerun_compute::{
-    Backend, Cpu, KvType, Reference, Rounding, Row, SequenceIdx, Stack, StackConfig, Step, StepOutput,
-    Weights,
+    Backend, Cpu, KvType, Reference, Rounding, Row, SequenceIdx, Stack, StackConfig, Step,
 };
-use forerun_decode::engine::bind_weights;
-use forerun_decode::step::{Lookahead, StepLoop};
-use forerun_model::{ModelShape, Position, SystemClock, TokenId};
-use forerun_scheduler::{CachePolicy, NoPredictor, Scheduler, SchedulerConfig};
-use forerun_storage::{Catalog, FileStore, Gguf, MmapBackend, Resident, ResidentMode};
-use support::{argmax, difference, fixture, floats, ids, json};
-
-/// A scheduler and a loop over one file.
-struct Rig {
-    shape: ModelShape,
-    scheduler: Scheduler,
-    steps: StepLoop,
-    output: StepOutput,
-}
-
-const CONFIG: StackConfig = StackConfig { n_sequences: 2, context: 200, rows_max: 160, kv: KvType::F32 };
-
-fn rig(model: &str) -> (Rig, Weights) {
-    let gguf = Gguf::open(&fixture(model)).unwrap();
-    let shape = ModelShape::from_metadata(&gguf.metadata).unwrap();
-    let catalog = Arc::new(Catalog::new(&shape, &gguf).unwrap());
-    let resident = Resident::load(&shape, &gguf, ResidentMode::Owned).unwrap();
-    let weights = bind_weights(&shape, &catalog, &resident).unwrap();
-    assert_eq!(resident.unknown(), [] as [String; 0], "prediction blocks are known and left out");
-    let backend = Box::new(MmapBackend::new(gguf.files()).unwrap());
-    let arena = Arena::new(4, catalog.slot_bytes(1)).unwrap();
-    let store = Box::new(FileStore::new(catalog, gguf.files().clone(), backend));
-    let scheduler = Scheduler::new(SchedulerConfig {
-        arena,
-        store,
-        predictor: Box::new(NoPredictor),
-        policy: CachePolicy::Lru,
-        clock: Arc::new(SystemClock::new()),
-    });
-    let steps = StepLoop::new(&shape, Lookahead::Off);
-    (Rig { shape, scheduler: scheduler.unwrap(), steps, output: StepOutput::default() }, weights)
-}
-
-impl Rig {
-    fn run(&mut self, backend: &mut dyn Backend, step: &Step<'_>) -> Vec<f32> {
-        self.steps.run(backend, &mut self.scheduler, step, &mut self.output).unwrap();
-        self.output.logits.clone()
-    }
-}
-
-fn text_rows(first: usize, tokens: &[TokenId]) -> Vec<Row> {
-    let positions = (u32::try_from(first).unwrap()..).map(Position::text);
-    let rows = tokens.iter().zip(positions);
-    rows.map(|(&token, position)| Row { token, position, wants_logits: true }).collect()
-}
+use forerun_model::{Position, TokenId};
+use support::rig::{CONFIG, Rig, rig, text_rows};
+use support::{argmax, difference, floats, ids, json};
 
 #[test]
 fn states_after_65_tokens_are_the_references() {
@@ -78,7 +27,7 @@ fn states_after_65_tokens_are_the_references() {
         Committed::DeltaNet(memory) => memory,
         Committed::Attention { .. } => panic!("layer {layer} is a delta-net"),
     };
-    let net = rig.shape.delta_net;
+    let net = rig.shape.delta_net.unwrap();
     for (name, head, row) in [("blk0_S_h0_row0", 0, 0), ("blk0_S_h1_row0", 1, 0), ("blk0_S_h5_row31", 5, 31)]
     {
         let at = (head * net.key_dim + row) * net.value_dim;

@@ -43,7 +43,10 @@ fn what_a_vocabulary_gets_wrong_is_named() {
         with(|p| p.model = "llama".into()),
         "tokenizer model `llama` is not supported; supported: gpt2"
     );
-    assert_eq!(with(|p| p.pre = "qwen2".into()), "pre-tokenizer `qwen2` is not supported; supported: qwen35");
+    assert_eq!(
+        with(|p| p.pre = "llama-bpe".into()),
+        "pre-tokenizer `llama-bpe` is not supported; supported: qwen35, qwen2"
+    );
     assert_eq!(with(|p| p.types.truncate(5)), "there are 5 token types for 256 tokens");
     assert_eq!(with(|p| p.types[7] = 9), "token 7 has type 9; types are 0 to 6");
     let eos = "metadata key `tokenizer.ggml.eos_token_id` is 256; the vocabulary has tokens 0 to 255";

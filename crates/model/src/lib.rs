@@ -23,6 +23,7 @@ pub use metadata::{KeyValue, KeyValues};
 pub use quant::QuantType;
 pub use routing::{Routing, Use};
 pub use shape::{
-    AttentionShape, DeltaNetShape, HEAD_DIM_MAX, LayerKind, ModelShape, MoeShape, Position, RopeShape,
+    AttentionParts, AttentionShape, DeltaNetShape, HEAD_DIM_MAX, HeadOrder, LayerKind, ModelShape, MoeShape,
+    Position, RopeShape,
 };
 pub use time::{Clock, Nanos, SystemClock};

@@ -1,9 +1,11 @@
-//! Tensor names of `qwen35moe`, and the dimensions that a header demands of them.
+//! Tensor names, and the dimensions that a header demands of them.
 //!
-//! Dimensions are GGUF's `ne`: fastest axis first. Layout variants that other exporters write (fused experts,
-//! fused attention, `ssm_dt` without suffix) are alternatives of one [`Spec`].
+//! Dimensions are GGUF's `ne`: fastest axis first. Two names of one tensor (`ssm_dt` with and without suffix, the two
+//! names of the norm before the experts) are alternatives of one [`Spec`]. Where files keep several matrices either
+//! apart or in one tensor (attention's, a delta-net's), all of them are optional here, and binding checks that one
+//! form is whole.
 
-use crate::{LayerId, LayerKind, ModelShape};
+use crate::{AttentionShape, DeltaNetShape, HeadOrder, LayerId, LayerKind, ModelShape};
 
 /// The token embedding, `[hidden, n_vocab]`.
 pub const TOKEN_EMBD: &str = "token_embd.weight";
@@ -73,22 +75,33 @@ pub fn resident(shape: &ModelShape) -> Vec<Spec> {
     ];
     for layer in shape.layer_ids() {
         specs.push(Spec::vector(block(layer, "attn_norm"), shape.hidden));
-        specs.push(Spec::vector(block(layer, "post_attention_norm"), shape.hidden));
-        match shape.layers[layer.idx()] {
-            LayerKind::DeltaNet => delta_net(shape, layer, &mut specs),
-            LayerKind::Attention => attention(shape, layer, &mut specs),
+        let norm = Spec::vector(block(layer, "post_attention_norm"), shape.hidden);
+        specs.push(norm.or(block(layer, "ffn_norm")));
+        match (shape.layers[layer.idx()], &shape.delta_net) {
+            (LayerKind::DeltaNet, Some(net)) => delta_net(shape.hidden, net, layer, &mut specs),
+            _ => attention(shape.hidden, &shape.attention, layer, &mut specs),
         }
         moe(shape, layer, &mut specs);
     }
     specs
 }
 
-fn delta_net(shape: &ModelShape, layer: LayerId, specs: &mut Vec<Spec>) {
-    let (d, net) = (shape.hidden, &shape.delta_net);
-    specs.push(Spec::matrix(block(layer, "attn_qkv"), d, net.conv_channels()));
-    specs.push(Spec::matrix(block(layer, "attn_gate"), d, net.value_width()));
-    specs.push(Spec::matrix(block(layer, "ssm_beta"), d, net.n_value_heads));
-    specs.push(Spec::matrix(block(layer, "ssm_alpha"), d, net.n_value_heads));
+/// `ssm_in` and `ssm_ba` hold, for one key head after the other, its rows of all their matrices: queries, keys, values
+/// and gates, and betas and alphas. A file whose value heads were reordered can't have them.
+fn delta_net(d: usize, net: &DeltaNetShape, layer: LayerId, specs: &mut Vec<Spec>) {
+    let apart = |name, n_rows| Spec {
+        optional: net.order == HeadOrder::Grouped,
+        ..Spec::matrix(block(layer, name), d, n_rows)
+    };
+    specs.push(apart("attn_qkv", net.conv_channels()));
+    specs.push(apart("attn_gate", net.value_width()));
+    specs.push(apart("ssm_beta", net.n_value_heads));
+    specs.push(apart("ssm_alpha", net.n_value_heads));
+    if net.order == HeadOrder::Grouped {
+        let all = net.conv_channels() + net.value_width();
+        specs.push(Spec::matrix(block(layer, "ssm_in"), d, all).optional());
+        specs.push(Spec::matrix(block(layer, "ssm_ba"), d, 2 * net.n_value_heads).optional());
+    }
     specs.push(Spec::matrix(block(layer, "ssm_conv1d"), net.conv_kernel, net.conv_channels()));
     specs.push(Spec::vector(block_bare(layer, "ssm_a"), net.n_value_heads));
     let dt = Spec::vector(block_bare(layer, "ssm_dt.bias"), net.n_value_heads);
@@ -97,26 +110,30 @@ fn delta_net(shape: &ModelShape, layer: LayerId, specs: &mut Vec<Spec>) {
     specs.push(Spec::matrix(block(layer, "ssm_out"), net.value_width(), d));
 }
 
-/// The separate projections are optional where a fused one stands in; binding checks that one form is whole.
-fn attention(shape: &ModelShape, layer: LayerId, specs: &mut Vec<Spec>) {
-    let (d, att) = (shape.hidden, &shape.attention);
-    let fused_rows = 2 * att.q_width() + 2 * att.kv_width();
-    specs.push(Spec::matrix(block(layer, "attn_qkv"), d, fused_rows).optional());
-    specs.push(Spec::matrix(block(layer, "attn_q"), d, 2 * att.q_width()).optional());
-    specs.push(Spec::matrix(block(layer, "attn_k"), d, att.kv_width()).optional());
-    specs.push(Spec::matrix(block(layer, "attn_v"), d, att.kv_width()).optional());
+fn attention(d: usize, att: &AttentionShape, layer: LayerId, specs: &mut Vec<Spec>) {
+    let (q, kv) = (att.query_rows(), att.kv_width());
+    for (name, n_rows) in [("attn_qkv", q + 2 * kv), ("attn_q", q), ("attn_k", kv), ("attn_v", kv)] {
+        specs.push(Spec::matrix(block(layer, name), d, n_rows).optional());
+        if att.parts.biases {
+            specs.push(Spec::vector(block_bare(layer, &format!("{name}.bias")), n_rows).optional());
+        }
+    }
     specs.push(Spec::matrix(block(layer, "attn_output"), att.q_width(), d));
-    specs.push(Spec::vector(block(layer, "attn_q_norm"), att.head_dim));
-    specs.push(Spec::vector(block(layer, "attn_k_norm"), att.head_dim));
+    if att.parts.head_norms {
+        specs.push(Spec::vector(block(layer, "attn_q_norm"), att.head_dim));
+        specs.push(Spec::vector(block(layer, "attn_k_norm"), att.head_dim));
+    }
 }
 
 fn moe(shape: &ModelShape, layer: LayerId, specs: &mut Vec<Spec>) {
     let (d, moe) = (shape.hidden, &shape.moe);
     specs.push(Spec::matrix(block(layer, "ffn_gate_inp"), d, moe.n_experts));
-    specs.push(Spec::matrix(block(layer, "ffn_gate_shexp"), d, moe.shared_ff));
-    specs.push(Spec::matrix(block(layer, "ffn_up_shexp"), d, moe.shared_ff));
-    specs.push(Spec::matrix(block(layer, "ffn_down_shexp"), moe.shared_ff, d));
-    specs.push(Spec::vector(block(layer, "ffn_gate_inp_shexp"), d));
+    if let Some(ff) = moe.shared_ff {
+        specs.push(Spec::matrix(block(layer, "ffn_gate_shexp"), d, ff));
+        specs.push(Spec::matrix(block(layer, "ffn_up_shexp"), d, ff));
+        specs.push(Spec::matrix(block(layer, "ffn_down_shexp"), ff, d));
+        specs.push(Spec::vector(block(layer, "ffn_gate_inp_shexp"), d));
+    }
 }
 
 #[cfg(test)]

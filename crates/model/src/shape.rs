@@ -1,25 +1,28 @@
 //! What a model's header says: layers, heads, experts, sizes, each checked before anything trusts it.
 //!
-//! Keys and defaults: `qwen35moe` as llama.cpp's converter writes it, plus the variants that other exporters
-//! write (per-layer `head_count_kv`, three-entry rope sections).
+//! Keys and defaults: as llama.cpp's converter writes them, plus the variants that other exporters write (per-layer
+//! `head_count_kv`, three-entry rope sections). Where architectures differ, the difference is data of the shape, from
+//! one registry; nothing below asks for a name.
 
+mod architecture;
 mod header;
 
 use crate::metadata::{self, KeyValue, KeyValues};
 use crate::{LayerId, ShapeError};
+use architecture::Architecture;
 use header::Header;
 
 /// Widest head that a header may ask for, so that kernels can keep one on the stack.
 pub const HEAD_DIM_MAX: usize = 1024;
 /// The architectures that [`ModelShape::from_metadata`] accepts.
-pub const ARCHITECTURES: &str = "qwen35moe";
+pub const ARCHITECTURES: &str = "qwen35moe, qwen3next, qwen3moe, qwen2moe";
 
 /// Which mixer a layer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
     /// Gated delta-net: a recurrent state, no KV cache.
     DeltaNet,
-    /// Gated softmax attention with a KV cache.
+    /// Softmax attention with a KV cache.
     Attention,
 }
 
@@ -41,11 +44,23 @@ pub struct RopeShape {
     pub n_rot: usize,
     /// Base of the frequencies.
     pub freq_base: f64,
-    /// Pairs that follow time, height, width, and a fourth axis that no file uses.
+    /// Pairs that follow time, height, width, and a fourth axis that no file uses. All follow time where a model knows
+    /// no other axis.
     pub sections: [usize; 4],
 }
 
-/// Gated softmax attention.
+/// What softmax attention has besides queries, keys, values and its output product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionParts {
+    /// Whether the query product also gives a gate of the same width, behind the query of each head.
+    pub gate: bool,
+    /// Whether each head's query and key are normalised before they are rotated.
+    pub head_norms: bool,
+    /// Whether queries, keys and values have biases.
+    pub biases: bool,
+}
+
+/// Softmax attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
     /// Query heads.
@@ -54,6 +69,8 @@ pub struct AttentionShape {
     pub n_kv_heads: usize,
     /// Channels of one head.
     pub head_dim: usize,
+    /// What else there is.
+    pub parts: AttentionParts,
 }
 
 impl AttentionShape {
@@ -66,6 +83,20 @@ impl AttentionShape {
     pub fn q_width(&self) -> usize {
         self.n_heads * self.head_dim
     }
+
+    /// Rows of the query product: all query heads, and their gates where there are gates.
+    pub fn query_rows(&self) -> usize {
+        if self.parts.gate { 2 * self.q_width() } else { self.q_width() }
+    }
+}
+
+/// Which key head a value head reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// Value head `h` reads key head `h mod n_key_heads`.
+    Tiled,
+    /// Value head `h` reads key head `h div r`, with `r` value heads to each key head.
+    Grouped,
 }
 
 /// Gated delta-net.
@@ -81,8 +112,8 @@ pub struct DeltaNetShape {
     pub value_dim: usize,
     /// Taps of the causal convolution.
     pub conv_kernel: usize,
-    /// Whether value head `h` reads key head `h mod n_key_heads` (tiled) or `h div r` (grouped).
-    pub tiled: bool,
+    /// Which key head a value head reads.
+    pub order: HeadOrder,
 }
 
 impl DeltaNetShape {
@@ -108,11 +139,14 @@ impl DeltaNetShape {
 
     /// The key head that value head `head` reads.
     pub fn key_head(&self, head: usize) -> usize {
-        if self.tiled { head % self.n_key_heads } else { head / (self.n_value_heads / self.n_key_heads) }
+        match self.order {
+            HeadOrder::Tiled => head % self.n_key_heads,
+            HeadOrder::Grouped => head / (self.n_value_heads / self.n_key_heads),
+        }
     }
 }
 
-/// Routed and shared experts.
+/// Routed experts, and the shared one if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoeShape {
     /// Routed experts of a layer.
@@ -121,8 +155,10 @@ pub struct MoeShape {
     pub top_k: usize,
     /// Inner width of a routed expert.
     pub expert_ff: usize,
-    /// Inner width of the shared expert.
-    pub shared_ff: usize,
+    /// Inner width of the shared expert; `None` without one.
+    pub shared_ff: Option<usize>,
+    /// Whether the weights of a row's experts are made to sum 1, or stay the router's probabilities.
+    pub renormalises: bool,
 }
 
 /// A whole model, as its header describes it; every value is checked.
@@ -144,8 +180,8 @@ pub struct ModelShape {
     pub attention: AttentionShape,
     /// Rotary embedding of the attention layers.
     pub rope: RopeShape,
-    /// Delta-net layers.
-    pub delta_net: DeltaNetShape,
+    /// Delta-net layers; `None` where the architecture has none.
+    pub delta_net: Option<DeltaNetShape>,
     /// Expert part of every layer.
     pub moe: MoeShape,
 }
@@ -161,10 +197,10 @@ impl ModelShape {
             Some(other) => return Err(metadata::wrong_type("general.architecture", "a string", &other)),
             None => return Err(ShapeError::MissingKey { key: "general.architecture".into() }),
         };
-        if arch != "qwen35moe" {
-            return Err(ShapeError::UnknownArchitecture { found: arch, supported: ARCHITECTURES });
+        match Architecture::named(&arch) {
+            Some(architecture) => Header { kv, architecture }.shape(),
+            None => Err(ShapeError::UnknownArchitecture { found: arch, supported: ARCHITECTURES }),
         }
-        Header { kv, prefix: arch }.shape()
     }
 
     /// Trunk layers.

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use forerun_model::{
-    AttentionShape, DeltaNetShape, ExpertKey, ExpertLayout, LayerId, LayerKind, MatrixLayout, ModelShape,
-    MoeShape, QuantType, RopeShape, names,
+    AttentionParts, AttentionShape, DeltaNetShape, ExpertKey, ExpertLayout, HeadOrder, LayerId, LayerKind,
+    MatrixLayout, ModelShape, MoeShape, QuantType, RopeShape, names,
 };
 use forerun_storage::{Catalog, Gguf, OpenError};
 
@@ -128,7 +128,8 @@ impl ToyModel {
 
     /// The toy's shape, as far as a catalog of experts needs one.
     pub fn shape(&self) -> ModelShape {
-        let attention = AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: HIDDEN };
+        let parts = AttentionParts { gate: true, head_norms: true, biases: false };
+        let attention = AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: HIDDEN, parts };
         let rope = RopeShape { n_rot: HIDDEN, freq_base: 10_000.0, sections: [HIDDEN / 2, 0, 0, 0] };
         let delta_net = DeltaNetShape {
             n_key_heads: 1,
@@ -136,13 +137,14 @@ impl ToyModel {
             key_dim: HIDDEN,
             value_dim: HIDDEN,
             conv_kernel: 4,
-            tiled: true,
+            order: HeadOrder::Tiled,
         };
         let moe = MoeShape {
             n_experts: self.n_experts.into(),
             top_k: self.top_k,
             expert_ff: EXPERT_FF,
-            shared_ff: EXPERT_FF,
+            shared_ff: Some(EXPERT_FF),
+            renormalises: true,
         };
         ModelShape {
             hidden: HIDDEN,
@@ -153,7 +155,7 @@ impl ToyModel {
             n_mtp: 0,
             attention,
             rope,
-            delta_net,
+            delta_net: Some(delta_net),
             moe,
         }
     }

@@ -88,6 +88,11 @@ impl Resident {
         &self.tensors
     }
 
+    /// Forgets the tensors of these usual names; their memory is free once nobody else holds it.
+    pub fn release(&mut self, names: &[String]) {
+        self.tensors.retain(|tensor| !names.contains(&tensor.name));
+    }
+
     /// Bytes of all tensors.
     pub fn len_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum()

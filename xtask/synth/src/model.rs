@@ -78,9 +78,10 @@ mod tests {
     /// A model of four small layers in `folder`, with fifty script tokens.
     fn tiny(folder: &Path, name: &str, more: &[&str]) -> Args {
         let out = folder.join(name);
-        let numbers = ["--shape", "pico", "--layers", "4", "--experts-per-layer", "8", "--script", "50"];
+        let shape: &[&str] = if more.contains(&"--shape") { &[] } else { &["--shape", "pico"] };
+        let numbers = ["--layers", "4", "--experts-per-layer", "8", "--script", "50"];
         let program = ["synth", "--out", out.to_str().unwrap()];
-        Args::try_parse_from(program.iter().chain(&numbers).chain(more)).unwrap()
+        Args::try_parse_from(program.iter().chain(shape).chain(&numbers).chain(more)).unwrap()
     }
 
     #[test]
@@ -93,6 +94,15 @@ mod tests {
             let walk = walk(&args, 50).unwrap();
             assert_eq!(walk.n_followed, 50, "{recipe}");
         }
+    }
+
+    #[test]
+    fn a_reader_walks_the_script_where_every_layer_has_attention() {
+        let folder = tempfile::tempdir().unwrap();
+        let numbers = ["--shape", "qwen3-30b-a3b", "--hidden", "256", "--expert-ff", "32", "--top-k", "4"];
+        let args = tiny(folder.path(), "a", &[&numbers[..], &["--vocab", "8192", "--threads", "1"]].concat());
+        create(&args).unwrap();
+        assert_eq!(walk(&args, 50).unwrap().n_followed, 50);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The mixers: gated attention here, the gated delta-net in [`super::recurrence`].
+//! The mixers: attention, gated or not, here, the gated delta-net in [`super::recurrence`].
 
 use forerun_model::{LayerId, ModelShape};
 
@@ -8,7 +8,7 @@ use crate::activation::Rows;
 use crate::attention::Attend;
 use crate::kernels::Loop;
 use crate::kv_cache::KvRows;
-use crate::ops::{rms_norm_in_place, sigmoid};
+use crate::ops::{add_to_rows, rms_norm_in_place, sigmoid};
 use crate::products::{Product, Products};
 use crate::rope::rotate;
 use crate::sequence::LayerMemory;
@@ -85,28 +85,35 @@ fn attention<P: Products>(
 ) {
     let att = &shape.attention;
     let (dim, q_width, kv_width) = (att.head_dim, att.q_width(), att.kv_width());
-    let (q, k, v) = projections(&w.qkv, q_width, kv_width);
-    let queries = &mut scratch.wide[..n * 2 * q_width];
+    // Where there are gates, each head's query is followed by its gate.
+    let (query_rows, stride) = (att.query_rows(), att.query_rows() / att.n_heads);
+    let (q, k, v) = projections(&w.qkv, query_rows, kv_width);
+    let queries = &mut scratch.wide[..n * query_rows];
     let new_keys = &mut scratch.side[..n * kv_width];
     let new_values = &mut scratch.third[..n * kv_width];
     let mut work = [
-        Product { matrix: q, out: queries },
-        Product { matrix: k, out: new_keys },
-        Product { matrix: v, out: new_values },
+        Product { matrix: q, out: &mut *queries },
+        Product { matrix: k, out: &mut *new_keys },
+        Product { matrix: v, out: &mut *new_values },
     ];
     products.multiply(&mut scratch.normed, Rows::All, &mut work);
+    if let Some(biases) = &w.biases {
+        add_to_rows(queries, &biases.q);
+        add_to_rows(new_keys, &biases.k);
+        add_to_rows(new_values, &biases.v);
+    }
 
     let (isa, eps, n_rot) = (products.isa(), shape.norm_eps, shape.rope.n_rot);
     let tables = &scratch.rope;
-    let turn = |norm, stride| {
-        move |row: usize, heads: &mut [f32]| {
-            let table = &tables[row * n_rot..(row + 1) * n_rot];
-            isa.run(Turn { heads, dim, stride, norm, eps, table });
-        }
+    let turn = |heads: &mut [f32], row: usize, norm, stride| {
+        let table = &tables[row * n_rot..(row + 1) * n_rot];
+        isa.run(Turn { heads, dim, stride, norm, eps, table });
     };
-    products.workers().rows(new_keys, kv_width, n * kv_width * 4, turn(&w.k_norm, dim));
-    // Each head's query is followed by its gate.
-    products.workers().rows(queries, 2 * q_width, n * q_width * 8, turn(&w.q_norm, 2 * dim));
+    let norms = w.head_norms.as_ref();
+    let (q_norm, k_norm) = (norms.map(|n| &n.q[..]), norms.map(|n| &n.k[..]));
+    let workers = products.workers();
+    workers.rows(new_keys, kv_width, n * kv_width * 4, |row, heads| turn(heads, row, k_norm, dim));
+    workers.rows(queries, query_rows, n * query_rows * 4, |row, heads| turn(heads, row, q_norm, stride));
     let new_rows = new_keys.chunks_exact(kv_width).zip(new_values.chunks_exact(kv_width));
     for (row, (new_key, new_value)) in new_rows.enumerate() {
         keys.write(past + row, new_key);
@@ -119,22 +126,25 @@ fn attention<P: Products>(
     let group = att.n_heads / att.n_kv_heads;
     products.workers().rows(inner, group * dim, work_bytes, |i, out| {
         let (row, kv_head) = (i / att.n_kv_heads, i % att.n_kv_heads);
-        let queries = &queries[(row * att.n_heads + kv_head * group) * 2 * dim..][..group * 2 * dim];
-        let (stride, n_keys) = (2 * dim, past + row + 1);
+        let queries = &queries[(row * att.n_heads + kv_head * group) * stride..][..group * stride];
+        let n_keys = past + row + 1;
         isa.run(Attend { shape: *att, kv_head, queries, stride, keys, values, n_keys, out: &mut *out });
-        isa.run(Gate { dim, queries_and_gates: queries, out });
+        if att.parts.gate {
+            isa.run(Gate { dim, queries_and_gates: queries, out });
+        }
     });
     let out = &mut scratch.out[..n * shape.hidden];
     let mut work = [Product { matrix: w.output.matrix(), out }];
     products.multiply(&mut scratch.inner, Rows::All, &mut work);
 }
 
-/// Normalises and rotates the heads of one row; `stride` values lie from one to the next.
+/// Normalises (where there is a norm) and rotates the heads of one row; `stride` values lie from one to the next.
 struct Turn<'a> {
     heads: &'a mut [f32],
     dim: usize,
     stride: usize,
-    norm: &'a [f32],
+    /// Heads that have none are only rotated.
+    norm: Option<&'a [f32]>,
     eps: f32,
     table: &'a [f32],
 }
@@ -145,7 +155,9 @@ impl Loop for Turn<'_> {
     #[inline(always)]
     fn run(self) {
         for head in self.heads.chunks_exact_mut(self.stride) {
-            rms_norm_in_place(&mut head[..self.dim], self.norm, self.eps);
+            if let Some(norm) = self.norm {
+                rms_norm_in_place(&mut head[..self.dim], norm, self.eps);
+            }
             rotate(&mut head[..self.dim], self.table);
         }
     }
@@ -174,11 +186,11 @@ impl Loop for Gate<'_> {
 }
 
 /// The matrices of queries and gates, keys, and values.
-fn projections(qkv: &Qkv, q_width: usize, kv_width: usize) -> (Matrix<'_>, Matrix<'_>, Matrix<'_>) {
+fn projections(qkv: &Qkv, query_rows: usize, kv_width: usize) -> (Matrix<'_>, Matrix<'_>, Matrix<'_>) {
     match qkv {
         Qkv::Separate { q, k, v } => (q.matrix(), k.matrix(), v.matrix()),
         Qkv::Fused(all) => {
-            let (all, k, v) = (all.matrix(), 2 * q_width, 2 * q_width + kv_width);
+            let (all, k, v) = (all.matrix(), query_rows, query_rows + kv_width);
             (all.rows(0, k), all.rows(k, v), all.rows(v, v + kv_width))
         }
     }

@@ -25,7 +25,7 @@ impl<P: Products> Stack<P> {
         routing.reset(moe.top_k);
         for logits in logits.chunks_exact_mut(moe.n_experts) {
             products.isa().run(Softmax(logits));
-            if !choose(logits, moe.top_k, chosen) {
+            if !choose(logits, moe, chosen) {
                 return Err(ComputeError::NotFinite { what: "the router's input", layer });
             }
             routing.push_row(chosen);
@@ -57,11 +57,11 @@ impl<P: Products> Stack<P> {
         }
     }
 
-    /// `shared = sigmoid(switch . r) * down(silu(gate r) * up r)` for every row.
+    /// `shared = sigmoid(switch . r) * down(silu(gate r) * up r)` for every row, if the layer has a shared expert.
     pub(super) fn shared_expert(&mut self, layer: LayerId) {
         let n = self.current().n_rows;
         let Self { weights, products, scratch, .. } = self;
-        let w = &weights.layers[layer.idx()].shared;
+        let Some(w) = &weights.layers[layer.idx()].shared else { return };
         let mut work = [Product { matrix: w.switch.matrix(), out: &mut scratch.logits[..n] }];
         products.multiply(&mut scratch.normed, Rows::All, &mut work);
         let matrices = ExpertMatrices { gate: w.gate.matrix(), up: w.up.matrix(), down: w.down.matrix() };
@@ -102,20 +102,20 @@ impl<P: Products> Stack<P> {
         Ok(())
     }
 
-    /// Adds the routed results in rank order, then the shared one, to the residual stream.
+    /// Adds the routed results in rank order, then the shared one if there is one, to the residual stream.
     pub(super) fn add_experts(&mut self) {
         let current = self.current();
         assert_eq!(current.missing, 0, "every expert of the routing runs before the layer is closed");
         let n = current.n_rows;
         let (d, top_k) = (self.weights.shape.hidden, self.weights.shape.moe.top_k);
         let Scratch { x, ranked, rank_weights, shared, .. } = &mut self.scratch;
-        let isa = self.products.isa();
+        let (isa, has_shared) = (self.products.isa(), self.weights.shape.moe.shared_ff.is_some());
         self.products.workers().rows(&mut x[..n * d], d, 4 * n * (top_k + 3) * d, |row, x| {
             isa.run(AddExperts {
                 x,
                 ranked: &ranked[row * top_k * d..(row + 1) * top_k * d],
                 rank_weights: &rank_weights[row * top_k..(row + 1) * top_k],
-                shared: &shared[row * d..(row + 1) * d],
+                shared: if has_shared { &shared[row * d..(row + 1) * d] } else { &[] },
             });
         });
     }
@@ -126,6 +126,7 @@ struct AddExperts<'a> {
     x: &'a mut [f32],
     ranked: &'a [f32],
     rank_weights: &'a [f32],
+    /// Empty without a shared expert.
     shared: &'a [f32],
 }
 
@@ -144,7 +145,7 @@ impl Loop for AddExperts<'_> {
             for (ranked, weight) in self.ranked.chunks_exact(d).zip(self.rank_weights) {
                 add_scaled(sum, *weight, &ranked[start..]);
             }
-            add_scaled(sum, 1.0, &self.shared[start..]);
+            add_scaled(sum, 1.0, self.shared.get(start..).unwrap_or(&[]));
             add_scaled(x, 1.0, sum);
         }
     }

@@ -24,7 +24,7 @@ pub(super) fn delta_net<P: Products>(
     n: usize,
     log: Option<&mut Log>,
 ) {
-    let net = &shape.delta_net;
+    let net = shape.delta_net.as_ref().expect("a layer of this kind has its shape");
     let (channels, width, heads) = (net.conv_channels(), net.value_width(), net.n_value_heads);
     let mut work = [
         Product { matrix: w.qkv.matrix(), out: &mut scratch.wide[..n * channels] },
@@ -102,7 +102,7 @@ pub(super) fn recur<P: Products>(
     convolved: &mut [f32],
     outputs: Option<Outputs<'_>>,
 ) {
-    let net = &shape.delta_net;
+    let net = shape.delta_net.as_ref().expect("a layer of this kind has its shape");
     let (n, channels, taps) = (inputs.n_rows, net.conv_channels(), net.conv_kernel);
     let raw = |row: usize| {
         // Rows before the step's first lie in the history, which holds `taps - 1` of them.
@@ -193,7 +193,7 @@ impl Loop for Head<'_> {
     #[inline(always)]
     fn run(self) {
         let Self { shape, w, inputs, convolved, head, old, new, gates, inner } = self;
-        let net = &shape.delta_net;
+        let net = shape.delta_net.as_ref().expect("a layer of this kind has its shape");
         let (channels, dim, n_heads) = (net.conv_channels(), net.value_dim, net.n_value_heads);
         let (key_head, key_width) = (net.key_head(head) * net.key_dim, net.n_key_heads * net.key_dim);
         let mut spare = [0.0; forerun_model::HEAD_DIM_MAX];

@@ -1,6 +1,6 @@
 //! Buffers of a step, sized once for the most rows that a step may have.
 
-use forerun_model::{LayerKind, ModelShape};
+use forerun_model::{DeltaNetShape, LayerKind, ModelShape};
 
 use crate::activation::Activations;
 
@@ -27,7 +27,7 @@ pub(super) struct Scratch {
     pub(super) convolved: Vec<f32>,
     /// Output of a mixer or an expert, `[rows, hidden]`.
     pub(super) out: Vec<f32>,
-    /// Output of the shared expert, `[rows, hidden]`.
+    /// Output of the shared expert, `[rows, hidden]`; empty without one.
     pub(super) shared: Vec<f32>,
     /// Outputs of routed experts, `[rows, top_k, hidden]`.
     pub(super) ranked: Vec<f32>,
@@ -48,6 +48,7 @@ struct Widths {
     third: usize,
     betas: usize,
     convolved: usize,
+    shared: usize,
     ranked: usize,
     rank_weights: usize,
     logits: usize,
@@ -56,19 +57,24 @@ struct Widths {
 
 impl Widths {
     fn new(shape: &ModelShape) -> Self {
-        let (att, net, moe) = (&shape.attention, &shape.delta_net, &shape.moe);
-        let has = |kind| usize::from(shape.n_layers_of(kind) > 0);
-        let (with_net, with_att) = (has(LayerKind::DeltaNet), has(LayerKind::Attention));
-        let ff = moe.expert_ff.max(moe.shared_ff);
-        let heads = (with_net * net.value_width()).max(with_att * att.q_width());
+        let (att, moe) = (&shape.attention, &shape.moe);
+        let has = |kind| shape.n_layers_of(kind) > 0;
+        let net = shape.delta_net.filter(|_| has(LayerKind::DeltaNet));
+        let net = |width: fn(&DeltaNetShape) -> usize| net.as_ref().map_or(0, width);
+        let with_att = usize::from(has(LayerKind::Attention));
+        let ff = moe.expert_ff.max(moe.shared_ff.unwrap_or(0));
+        let (value_width, channels) = (net(DeltaNetShape::value_width), net(DeltaNetShape::conv_channels));
+        let value_heads = net(|net| net.n_value_heads);
+        let heads = value_width.max(with_att * att.q_width());
         Self {
             hidden: shape.hidden,
             inner: heads.max(ff),
-            wide: ff.max(with_net * net.conv_channels()).max(with_att * 2 * att.q_width()),
-            side: ff.max(with_net * net.value_width()).max(with_att * att.kv_width()),
-            third: (with_net * net.n_value_heads).max(with_att * att.kv_width()),
-            betas: with_net * net.n_value_heads,
-            convolved: with_net * net.conv_channels(),
+            wide: ff.max(channels).max(with_att * att.query_rows()),
+            side: ff.max(value_width).max(with_att * att.kv_width()),
+            third: value_heads.max(with_att * att.kv_width()),
+            betas: value_heads,
+            convolved: channels,
+            shared: moe.shared_ff.map_or(0, |_| shape.hidden),
             ranked: moe.top_k * shape.hidden,
             rank_weights: moe.top_k,
             logits: moe.n_experts,
@@ -78,12 +84,13 @@ impl Widths {
 
     /// All f32 values of one row, activations apart.
     fn floats(&self) -> usize {
-        3 * self.hidden
+        2 * self.hidden
             + self.wide
             + self.side
             + self.third
             + self.betas
             + self.convolved
+            + self.shared
             + self.ranked
             + self.rank_weights
             + self.logits
@@ -107,7 +114,7 @@ impl Scratch {
             betas: floats(w.betas),
             convolved: floats(w.convolved),
             out: floats(w.hidden),
-            shared: floats(w.hidden),
+            shared: floats(w.shared),
             ranked: floats(w.ranked),
             rank_weights: floats(w.rank_weights),
             logits: floats(w.logits),

@@ -11,7 +11,7 @@ use forerun_compute::{
 use forerun_model::metadata::float;
 use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape};
 use forerun_scheduler::CachePolicy;
-use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident};
+use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident, ResidentMode};
 
 use super::PAGE_BYTES;
 use crate::DecodeError;
@@ -50,6 +50,18 @@ pub(super) fn text(gguf: &mut Gguf) -> Result<(Tokenizer, Option<ChatTemplate>),
     }
     heap::release();
     Ok((tokenizer, template))
+}
+
+/// Maps a file's resident tensors and binds them; lets go of those of which the weights have a copy.
+pub(super) fn weights(
+    shape: &ModelShape,
+    catalog: &Catalog,
+    gguf: &Gguf,
+) -> Result<(Resident, Weights), DecodeError> {
+    let mut resident = Resident::load(shape, gguf, ResidentMode::Mapped)?;
+    let weights = bind_weights(shape, catalog, &resident)?;
+    resident.release(weights.regrouped());
+    Ok((resident, weights))
 }
 
 /// Binds a file's resident tensors and its experts' layouts for computing.

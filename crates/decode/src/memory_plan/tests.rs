@@ -1,6 +1,8 @@
 //! Budgets that hold, budgets that are refused, and sizes as people write them.
 
-use forerun_model::{AttentionShape, DeltaNetShape, LayerKind, MoeShape, RopeShape};
+use forerun_model::{
+    AttentionParts, AttentionShape, DeltaNetShape, HeadOrder, LayerKind, MoeShape, RopeShape,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -13,17 +15,22 @@ fn shape() -> ModelShape {
         norm_eps: 1e-6,
         layers: [[LayerKind::DeltaNet; 3].as_slice(), &[LayerKind::Attention]].concat().repeat(2),
         n_mtp: 0,
-        attention: AttentionShape { n_heads: 4, n_kv_heads: 2, head_dim: 64 },
+        attention: AttentionShape {
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 64,
+            parts: AttentionParts { gate: true, head_norms: true, biases: false },
+        },
         rope: RopeShape { n_rot: 16, freq_base: 1e4, sections: [3, 3, 2, 0] },
-        delta_net: DeltaNetShape {
+        delta_net: Some(DeltaNetShape {
             n_key_heads: 2,
             n_value_heads: 4,
             key_dim: 64,
             value_dim: 64,
             conv_kernel: 4,
-            tiled: true,
-        },
-        moe: MoeShape { n_experts: 32, top_k: 4, expert_ff: 256, shared_ff: 256 },
+            order: HeadOrder::Tiled,
+        }),
+        moe: MoeShape { n_experts: 32, top_k: 4, expert_ff: 256, shared_ff: Some(256), renormalises: true },
     }
 }
 
@@ -48,6 +55,28 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
 fn without_a_budget_everything_is_resident() {
     let plan = MemoryPlan::new(&input(&shape(), None, SlotWish::Fill)).unwrap();
     assert_eq!((plan.n_slots, plan.rows_max), (256, 512));
+}
+
+#[test]
+fn what_a_model_lacks_takes_no_memory() {
+    let plan = |shape: &ModelShape| MemoryPlan::new(&input(shape, None, SlotWish::Fill)).unwrap();
+    let whole = plan(&shape());
+    let mut lacking = shape();
+    lacking.moe.shared_ff = None;
+    let unshared = plan(&lacking);
+    assert_eq!(whole.scratch - unshared.scratch, (512 * lacking.hidden * 4) as u64);
+
+    lacking.layers = vec![LayerKind::Attention; 8];
+    lacking.attention.parts.gate = false;
+    lacking.delta_net = None;
+    let attention = plan(&lacking);
+    assert_eq!((attention.state, attention.kv), (0, 4 * whole.kv));
+    assert!(attention.scratch < unshared.scratch && attention.total() < plan(&shape_of_attention()).total());
+}
+
+/// As many layers of gated attention, beside delta-nets that no layer has.
+fn shape_of_attention() -> ModelShape {
+    ModelShape { layers: vec![LayerKind::Attention; 8], ..shape() }
 }
 
 #[test]

@@ -22,6 +22,7 @@ const CACHED_PIECES: usize = 1024;
 #[derive(Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
+    pre: PreTokenizer,
     bpe: BPE,
     /// Every special literal.
     specials: Literals,
@@ -34,9 +35,14 @@ impl Tokenizer {
     /// Checks a file's vocabulary and builds the tokenizer.
     ///
     /// # Errors
-    /// [`TextError`]: those of [`Vocabulary::new`]; merges about unknown tokens; a byte without a token.
+    /// [`TextError`]: those of [`Vocabulary::new`]; a pre-tokenizer that isn't there; merges about unknown tokens; a byte without a token.
     pub fn new(parts: &VocabularyParts<'_>) -> Result<Self, TextError> {
         let vocabulary = Vocabulary::new(parts)?;
+        let unsupported = || {
+            let (found, supported) = (parts.pre.to_string(), PreTokenizer::NAMES);
+            TextError::UnsupportedPre { found, supported }
+        };
+        let pre = PreTokenizer::named(&parts.pre).ok_or_else(unsupported)?;
         let symbols = ordinary_tokens(parts, &vocabulary);
         check_bytes(&symbols)?;
         let merges = merges(parts, &vocabulary, &symbols)?;
@@ -45,7 +51,7 @@ impl Tokenizer {
         let bpe = builder.build().map_err(|e| TextError::Bpe { reason: e.to_string() })?;
         let specials = Literals::new(vocabulary.specials())?;
         let scaffold = Literals::new(vocabulary.specials().filter(|(literal, _)| is_scaffold(literal)))?;
-        Ok(Self { vocabulary, bpe, specials, scaffold, bpe_bytes })
+        Ok(Self { vocabulary, pre, bpe, specials, scaffold, bpe_bytes })
     }
 
     /// The tokens.
@@ -120,7 +126,7 @@ impl Tokenizer {
     fn push_plain(&self, text: &str, ids: &mut Vec<TokenId>) -> Result<(), TextError> {
         let text = nfc(text);
         let mut symbols = String::new();
-        for piece in PreTokenizer.pieces(&text) {
+        for piece in self.pre.pieces(&text) {
             symbols.clear();
             byte_alphabet::push_symbols(piece, &mut symbols);
             let tokens = self.bpe.tokenize(&symbols).map_err(|e| TextError::Bpe { reason: e.to_string() })?;

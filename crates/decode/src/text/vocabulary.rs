@@ -13,9 +13,6 @@ const TOKENS_MAX: usize = 1 << 20;
 /// The kind of tokenizer that is supported: byte-level BPE.
 const MODEL: &str = "gpt2";
 
-/// The rule for cutting text into words that is supported.
-const PRE: &str = "qwen35";
-
 /// Tokens that some files label as ordinary text although they steer the model.
 const ALWAYS_CONTROL: [&str; 9] = [
     "<|endoftext|>",
@@ -46,7 +43,7 @@ const PAD_KEY: &str = "tokenizer.ggml.padding_token_id";
 pub struct VocabularyParts<'a> {
     /// The kind of tokenizer; must be `gpt2`.
     pub model: Cow<'a, str>,
-    /// The rule that cuts text into words; must be `qwen35`.
+    /// The rule that cuts text into words; one of [`PreTokenizer::NAMES`](super::PreTokenizer::NAMES).
     pub pre: Cow<'a, str>,
     /// Each token: in GPT-2's byte alphabet if it is ordinary text, as it is otherwise.
     pub tokens: Cow<'a, [String]>,
@@ -263,9 +260,6 @@ impl Vocabulary {
 fn supported(parts: &VocabularyParts<'_>) -> Result<(), TextError> {
     if parts.model != MODEL {
         return Err(TextError::UnsupportedModel { found: parts.model.to_string(), supported: MODEL });
-    }
-    if parts.pre != PRE {
-        return Err(TextError::UnsupportedPre { found: parts.pre.to_string(), supported: PRE });
     }
     match parts.tokens.len() {
         1..=TOKENS_MAX => Ok(()),

@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub(crate) mod goldens;
+pub(crate) mod rig;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,9 @@
 //! Reads a header key by key; every number has a range and must fit the others.
 
-use super::{AttentionShape, DeltaNetShape, HEAD_DIM_MAX, LayerKind, ModelShape, MoeShape, RopeShape};
+use super::architecture::Architecture;
+use super::{
+    AttentionShape, DeltaNetShape, HEAD_DIM_MAX, HeadOrder, LayerKind, ModelShape, MoeShape, RopeShape,
+};
 use crate::ShapeError;
 use crate::metadata::{self, KeyValue, KeyValues, boolean, float, in_range, integer, required_integer};
 
@@ -14,12 +17,12 @@ const CONTEXT_MAX: u64 = 1 << 31;
 /// A file's metadata, and the architecture that prefixes its keys.
 pub(super) struct Header<'a> {
     pub(super) kv: &'a dyn KeyValues,
-    pub(super) prefix: String,
+    pub(super) architecture: Architecture,
 }
 
 impl Header<'_> {
     fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.prefix)
+        format!("{}.{name}", self.architecture.name)
     }
 
     fn need(&self, name: &str, min: u64, max: u64) -> Result<usize, ShapeError> {
@@ -45,7 +48,7 @@ impl Header<'_> {
             n_mtp,
             attention,
             rope: self.rope(attention.head_dim)?,
-            delta_net: self.delta_net()?,
+            delta_net: self.architecture.delta_net.map(|order| self.delta_net(order)).transpose()?,
             moe: self.moe()?,
         })
     }
@@ -66,9 +69,12 @@ impl Header<'_> {
         positive(&key, value).map(|v| v as f32)
     }
 
-    /// `recurrent_layers` wins over `full_attention_interval`: converters write the latter as 4 even where it is
+    /// All attention where the architecture has nothing else. `recurrent_layers` wins over `full_attention_interval`: converters write the latter as 4 even where it is
     /// wrong.
     fn layer_kinds(&self, n_blocks: usize, n_layers: usize) -> Result<Vec<LayerKind>, ShapeError> {
+        if self.architecture.delta_net.is_none() {
+            return Ok(vec![LayerKind::Attention; n_layers]);
+        }
         let kind = |recurrent| if recurrent { LayerKind::DeltaNet } else { LayerKind::Attention };
         let key = self.key("attention.recurrent_layers");
         match self.kv.get(&key) {
@@ -110,7 +116,7 @@ impl Header<'_> {
             head_dim > 0,
             "without attention.key_length the hidden size must be at least one value per head",
         )?;
-        Ok(AttentionShape { n_heads, n_kv_heads, head_dim })
+        Ok(AttentionShape { n_heads, n_kv_heads, head_dim, parts: self.architecture.attention })
     }
 
     /// One number, or one per layer with zeros at the linear layers.
@@ -160,6 +166,9 @@ impl Header<'_> {
     }
 
     fn sections(&self, n_rot: usize) -> Result<[usize; 4], ShapeError> {
+        if !self.architecture.has_rope_sections {
+            return Ok([n_rot / 2, 0, 0, 0]);
+        }
         let key = self.key("rope.dimension_sections");
         let list = match self.kv.get(&key) {
             Some(KeyValue::Integers(list)) => list,
@@ -183,7 +192,7 @@ impl Header<'_> {
         Ok(sections)
     }
 
-    fn delta_net(&self) -> Result<DeltaNetShape, ShapeError> {
+    fn delta_net(&self, order: HeadOrder) -> Result<DeltaNetShape, ShapeError> {
         let n_key_heads = self.need("ssm.group_count", 1, HEADS_MAX)?;
         let n_value_heads = self.need("ssm.time_step_rank", 1, HEADS_MAX)?;
         let key_dim = self.need("ssm.state_size", 1, HEAD_DIM_MAX as u64)?;
@@ -206,13 +215,18 @@ impl Header<'_> {
             n_value_heads.is_multiple_of(n_key_heads),
             "value heads must be a multiple of key heads",
         )?;
+        let order = match boolean(self.kv, &self.key("ssm.v_head_reordered"))? {
+            Some(true) => HeadOrder::Tiled,
+            Some(false) => HeadOrder::Grouped,
+            None => order,
+        };
         Ok(DeltaNetShape {
             n_key_heads,
             n_value_heads,
             key_dim,
             value_dim: inner / n_value_heads,
             conv_kernel: self.need("ssm.conv_kernel", 2, 16)?,
-            tiled: boolean(self.kv, &self.key("ssm.v_head_reordered"))?.unwrap_or(true),
+            order,
         })
     }
 
@@ -228,13 +242,20 @@ impl Header<'_> {
                 return Err(ShapeError::MissingKey { key: self.key("expert_feed_forward_length") });
             }
         };
-        let shared_key = "expert_shared_feed_forward_length";
-        let shared_ff = match (integer(self.kv, &self.key(shared_key), 1, WIDTH_MAX)?, feed_forward) {
-            (Some(width), _) => to_usize(width),
-            (None, Some(width)) => width,
-            (None, None) => return Err(ShapeError::MissingKey { key: self.key(shared_key) }),
-        };
-        Ok(MoeShape { n_experts, top_k, expert_ff, shared_ff })
+        let shared_ff = self.shared_ff(feed_forward)?;
+        Ok(MoeShape { n_experts, top_k, expert_ff, shared_ff, renormalises: self.architecture.renormalises })
+    }
+
+    /// The shared expert's width, for which older files have only the width of a layer without experts.
+    fn shared_ff(&self, feed_forward: Option<usize>) -> Result<Option<usize>, ShapeError> {
+        if !self.architecture.has_shared_expert {
+            return Ok(None);
+        }
+        let key = self.key("expert_shared_feed_forward_length");
+        match integer(self.kv, &key, 1, WIDTH_MAX)?.map(to_usize).or(feed_forward) {
+            Some(width) => Ok(Some(width)),
+            None => Err(ShapeError::MissingKey { key }),
+        }
     }
 
     /// A number that some exporters write once per layer; all entries must be equal.

@@ -84,9 +84,8 @@ fn the_35b_header_is_read() {
     assert_eq!((shape.n_layers(), shape.hidden, shape.n_vocab), (40, 2048, 2));
     assert_eq!(shape.n_layers_of(LayerKind::Attention), 10);
     assert_eq!(shape.layers[3], LayerKind::Attention);
-    assert_eq!(shape.delta_net.conv_channels(), 8192);
-    assert_eq!(shape.delta_net.state_len(), 524_288);
-    assert_eq!(shape.delta_net.key_head(17), 1);
+    let net = shape.delta_net.unwrap();
+    assert_eq!((net.conv_channels(), net.state_len(), net.key_head(17)), (8192, 524_288, 1));
 }
 
 #[test]
@@ -119,7 +118,7 @@ fn other_exporters_spellings_are_read() {
     assert_eq!(shape.attention.n_kv_heads, 2);
     assert_eq!(shape.rope.sections, [11, 11, 10, 0]);
     assert_eq!(shape.moe.top_k, 8);
-    assert_eq!(shape.delta_net.key_head(17), 8);
+    assert_eq!(shape.delta_net.unwrap().key_head(17), 8);
 }
 
 #[test]
@@ -179,12 +178,69 @@ fn a_missing_key_is_named() {
     }
 }
 
+/// The 35B's header under another architecture's name, without `dropped` keys.
+fn header_of(architecture: &'static str, dropped: &[&str]) -> Map {
+    let Map(all) = header();
+    let renamed = all.into_iter().filter_map(|(key, value)| match key.strip_prefix("qwen35moe.") {
+        Some(name) if dropped.iter().any(|start| name.starts_with(start)) => None,
+        Some(name) => Some((format!("{architecture}.{name}"), value)),
+        None => Some((key, value)),
+    });
+    let mut map = Map(renamed.collect());
+    map.0.insert("general.architecture".into(), V::T(architecture));
+    map
+}
+
+#[test]
+fn qwen3next_has_grouped_heads_and_one_axis_of_positions() {
+    let shape = ModelShape::from_metadata(&header_of("qwen3next", &["rope.dimension_sections"])).unwrap();
+    assert_eq!(shape.rope.sections, [32, 0, 0, 0]);
+    assert_eq!(shape.delta_net.unwrap().key_head(17), 8);
+    assert_eq!(shape.n_layers_of(LayerKind::Attention), 10);
+    assert_eq!((shape.moe.shared_ff, shape.moe.renormalises), (Some(512), true));
+    assert!(shape.attention.parts.gate);
+}
+
+#[test]
+fn qwen3moe_has_attention_everywhere_and_no_shared_expert() {
+    let dropped = ["rope.dimension", "ssm", "expert_shared"];
+    let shape = ModelShape::from_metadata(&header_of("qwen3moe", &dropped)).unwrap();
+    assert_eq!((shape.n_layers_of(LayerKind::Attention), shape.delta_net), (40, None));
+    assert_eq!((shape.rope.n_rot, shape.rope.sections), (256, [128, 0, 0, 0]));
+    assert_eq!((shape.moe.shared_ff, shape.moe.renormalises), (None, true));
+    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: true, biases: false });
+    assert_eq!(shape.attention.query_rows(), 4096);
+}
+
+#[test]
+fn qwen2moe_has_biases_and_keeps_the_routers_probabilities() {
+    let dropped =
+        ["rope.dimension", "ssm", "expert_shared", "attention.key", "attention.value", "expert_feed"];
+    let mut map = header_of("qwen2moe", &dropped);
+    map.0.insert("qwen2moe.feed_forward_length".into(), V::I(5632));
+    let shape = ModelShape::from_metadata(&map).unwrap();
+    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: false, biases: true });
+    assert_eq!(shape.attention.head_dim, 128, "the hidden size, split among the heads");
+    assert_eq!((shape.moe.expert_ff, shape.moe.shared_ff), (5632 / 8, Some(5632)));
+    assert!(!shape.moe.renormalises);
+}
+
+#[test]
+fn sections_are_demanded_of_qwen35moe_only() {
+    let map = header_of("qwen35moe", &["rope.dimension_sections"]);
+    let error = ModelShape::from_metadata(&map).unwrap_err().to_string();
+    assert!(error.contains("qwen35moe.rope.dimension_sections"), "{error}");
+}
+
 #[test]
 fn another_architecture_is_refused_by_name() {
     let mut map = header();
     map.0.insert("general.architecture".into(), V::T("llama"));
     let error = ModelShape::from_metadata(&map).unwrap_err().to_string();
-    assert!(error.contains("`llama`") && error.contains("qwen35moe"), "{error}");
+    assert_eq!(
+        error,
+        "architecture `llama` is not supported; supported: qwen35moe, qwen3next, qwen3moe, qwen2moe"
+    );
 }
 
 #[test]

@@ -1,24 +1,34 @@
-//! The scanner against the pattern it replaces.
+//! The scanners against the patterns they replace.
 
 use super::*;
 use fancy_regex::Regex;
 use proptest::prelude::*;
+
+use PreTokenizer::{Qwen2, Qwen35};
 
 const PATTERN: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*",
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-static REGEX: LazyLock<Regex> = LazyLock::new(|| Regex::new(PATTERN).unwrap());
+/// The patterns of `Qwen35` and `Qwen2`.
+static REGEXES: LazyLock<[Regex; 2]> =
+    LazyLock::new(|| [PATTERN, &PATTERN.replace(r"\p{M}", "")].map(|pattern| Regex::new(pattern).unwrap()));
 
-fn by_pattern(text: &str) -> Vec<&str> {
-    REGEX.find_iter(text).map(|found| found.unwrap().as_str()).collect()
+fn by_pattern(scanner: PreTokenizer, text: &str) -> Vec<&str> {
+    REGEXES[scanner as usize].find_iter(text).map(|found| found.unwrap().as_str()).collect()
+}
+
+#[track_caller]
+fn check_one(scanner: PreTokenizer, text: &str, expect: &[&str]) {
+    assert_eq!(scanner.pieces(text).collect::<Vec<_>>(), expect);
+    assert_eq!(by_pattern(scanner, text), expect);
 }
 
 #[track_caller]
 fn check(text: &str, expect: &[&str]) {
-    assert_eq!(PreTokenizer.pieces(text).collect::<Vec<_>>(), expect);
-    assert_eq!(by_pattern(text), expect);
+    check_one(Qwen35, text, expect);
+    check_one(Qwen2, text, expect);
 }
 
 #[test]
@@ -47,17 +57,26 @@ fn white_space_ends_at_its_last_line_end() {
 
 #[test]
 fn marks_belong_to_words() {
-    check("\u{301}", &["\u{301}"]);
-    check("\u{301}\u{301}a", &["\u{301}\u{301}a"]);
-    check(" \u{301}!\u{301}", &[" \u{301}", "!\u{301}"]);
+    check_one(Qwen35, "\u{301}", &["\u{301}"]);
+    check_one(Qwen35, "\u{301}\u{301}a", &["\u{301}\u{301}a"]);
+    check_one(Qwen35, " \u{301}!\u{301}", &[" \u{301}", "!\u{301}"]);
+}
+
+#[test]
+fn marks_belong_to_no_word_of_qwen2() {
+    check_one(Qwen2, "a\u{301}b", &["a", "\u{301}b"]);
+    check_one(Qwen2, "\u{301}\u{301}a", &["\u{301}\u{301}", "a"]);
+    check_one(Qwen2, " \u{301}!\u{301}", &[" \u{301}!\u{301}"]);
 }
 
 #[test]
 fn every_character_has_the_class_of_the_pattern() {
     for c in '\0'..=char::MAX {
         for text in [format!("{c}a"), format!("'{c}!\n{c}1")] {
-            let pieces: Vec<_> = PreTokenizer.pieces(&text).collect();
-            assert_eq!(pieces, by_pattern(&text), "{c:?} in {text:?}");
+            for scanner in [Qwen35, Qwen2] {
+                let pieces: Vec<_> = scanner.pieces(&text).collect();
+                assert_eq!(pieces, by_pattern(scanner, &text), "{c:?} in {text:?}");
+            }
         }
     }
 }
@@ -79,7 +98,9 @@ proptest! {
     #[test]
     fn the_scanner_cuts_like_the_pattern(text in prop::collection::vec(character(), 0..24)) {
         let text: String = text.into_iter().collect();
-        let pieces: Vec<_> = PreTokenizer.pieces(&text).collect();
-        prop_assert_eq!(pieces, by_pattern(&text));
+        for scanner in [Qwen35, Qwen2] {
+            let pieces: Vec<_> = scanner.pieces(&text).collect();
+            prop_assert_eq!(pieces, by_pattern(scanner, &text));
+        }
     }
 }
