@@ -45,6 +45,8 @@ pub struct Sampler {
     /// Tokens that are never drawn, sorted.
     banned: Box<[TokenId]>,
     candidates: Vec<Candidate>,
+    /// Logits with penalties.
+    penalised: Vec<f32>,
 }
 
 impl Sampler {
@@ -61,7 +63,7 @@ impl Sampler {
         let mut banned: Vec<_> = banned.into_iter().collect();
         banned.sort_unstable();
         banned.dedup();
-        Ok(Self { config, n_vocab, banned: banned.into(), candidates: Vec::new() })
+        Ok(Self { config, n_vocab, banned: banned.into(), candidates: Vec::new(), penalised: Vec::new() })
     }
 
     /// The parameters.
@@ -77,13 +79,20 @@ impl Sampler {
         if logits.len() != self.n_vocab {
             return Err(SamplerError::LogitsLength { found: logits.len(), expected: self.n_vocab });
         }
-        filter::collect(logits, &self.banned, &mut self.candidates)?;
-        self.penalise(history);
-        let config = &self.config;
-        if config.temperature == 0.0 {
-            return greedy(&self.candidates);
+        if let Some((token, value)) = filter::first_bad(logits) {
+            return Err(SamplerError::NotFinite { token, value });
         }
-        filter::top_k(&mut self.candidates, config.top_k);
+        let has_penalties = self.config.has_penalties();
+        if has_penalties {
+            self.penalise(logits, history);
+        }
+        let Self { config, banned, candidates, penalised, .. } = self;
+        let logits = if has_penalties { &*penalised } else { logits };
+        if config.temperature == 0.0 {
+            filter::most_probable(logits, banned, 1, candidates);
+            return candidates.first().map(|best| best.token).ok_or(SamplerError::NothingLeft);
+        }
+        filter::most_probable(logits, banned, config.top_k, candidates);
         filter::top_p(&mut self.candidates, config.top_p);
         filter::min_p(&mut self.candidates, config.min_p);
         let noise = Noise::new(config.seed, draw);
@@ -93,23 +102,19 @@ impl Sampler {
         best(self.candidates.iter().map(|candidate| (score(candidate), candidate.token)))
     }
 
-    /// The candidates are still in the order of their ids.
-    fn penalise(&mut self, history: &History) {
-        if !self.config.has_penalties() {
-            return;
-        }
+    /// Copies the logits and takes the penalties from them; a masked token stays masked, and no other becomes so.
+    fn penalise(&mut self, logits: &[f32], history: &History) {
+        self.penalised.clear();
+        self.penalised.extend_from_slice(logits);
         for seen in history.tokens() {
-            if let Ok(at) = self.candidates.binary_search_by_key(&seen.token, |candidate| candidate.token) {
-                let logit = &mut self.candidates[at].logit;
-                *logit = self.config.penalised(*logit, seen);
+            match self.penalised.get_mut(seen.token.idx()) {
+                Some(logit) if *logit != f32::NEG_INFINITY => {
+                    *logit = self.config.penalised(*logit + 0.0, seen).clamp(f32::MIN, f32::MAX);
+                }
+                _ => {}
             }
         }
     }
-}
-
-/// The largest logit; of equal ones the lowest id.
-fn greedy(candidates: &[Candidate]) -> Result<TokenId, SamplerError> {
-    best(candidates.iter().map(|candidate| (f64::from(candidate.logit), candidate.token)))
 }
 
 fn best(scores: impl Iterator<Item = (f64, TokenId)>) -> Result<TokenId, SamplerError> {
