@@ -19,14 +19,15 @@ fn logits() -> Vec<f32> {
     (0..N_VOCAB).map(|i| (0..4).map(|j| unit(4 * i + j)).sum::<f32>() * 5.0 - 10.0).collect()
 }
 
-fn configs() -> [(&'static str, SamplerConfig); 5] {
+fn configs() -> [(&'static str, SamplerConfig); 6] {
     let default = SamplerConfig { seed: 1, ..SamplerConfig::default() };
     [
         ("greedy", SamplerConfig::greedy()),
         ("top-k 20, top-p", default.clone()),
         ("top-k 20, top-p, penalties", SamplerConfig { presence_penalty: 1.5, ..default.clone() }),
         ("top-k 1000", SamplerConfig { top_k: 1000, top_p: 1.0, ..default.clone() }),
-        ("top-p", SamplerConfig { top_k: 0, ..default }),
+        ("top-p", SamplerConfig { top_k: 0, ..default.clone() }),
+        ("all", SamplerConfig { top_k: 0, top_p: 1.0, ..default }),
     ]
 }
 

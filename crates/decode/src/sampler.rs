@@ -18,6 +18,8 @@ mod history;
 mod logprobs;
 mod noise;
 
+use std::cmp::Ordering;
+
 use forerun_model::TokenId;
 
 pub use config::SamplerConfig;
@@ -97,9 +99,16 @@ impl Sampler {
         filter::min_p(&mut self.candidates, config.min_p);
         let noise = Noise::new(config.seed, draw);
         let inverse = 1.0 / f64::from(config.temperature);
-        let score =
-            |candidate: &Candidate| f64::from(candidate.logit) * inverse + noise.gumbel(candidate.token);
-        best(self.candidates.iter().map(|candidate| (score(candidate), candidate.token)))
+        let mut best = None;
+        for &Candidate { token, logit } in &self.candidates {
+            let scaled = f64::from(logit) * inverse;
+            // Most of many candidates can't win with any noise that they may have.
+            if best.is_none_or(|(score, _)| scaled + noise.gumbel_max(token) >= score) {
+                let next = (scaled + noise.gumbel(token), token);
+                best = Some(best.map_or(next, |best| better(best, next)));
+            }
+        }
+        best.map(|(_, token)| token).ok_or(SamplerError::NothingLeft)
     }
 
     /// Copies the logits and takes the penalties from them; a masked token stays masked, and no other becomes so.
@@ -117,13 +126,13 @@ impl Sampler {
     }
 }
 
-fn best(scores: impl Iterator<Item = (f64, TokenId)>) -> Result<TokenId, SamplerError> {
-    let better = |best: (f64, TokenId), next: (f64, TokenId)| match next.0.total_cmp(&best.0) {
-        std::cmp::Ordering::Greater => next,
-        std::cmp::Ordering::Equal if next.1 < best.1 => next,
+/// The larger score; of equal ones the lower id.
+fn better(best: (f64, TokenId), next: (f64, TokenId)) -> (f64, TokenId) {
+    match next.0.total_cmp(&best.0) {
+        Ordering::Greater => next,
+        Ordering::Equal if next.1 < best.1 => next,
         _ => best,
-    };
-    scores.reduce(better).map(|(_, token)| token).ok_or(SamplerError::NothingLeft)
+    }
 }
 
 #[cfg(test)]
