@@ -129,8 +129,8 @@ impl Engine {
                 clock: Arc::clone(&clock),
             })?,
         };
-        let steps = StepLoop::new(&shape, lookahead);
         Ok(Self {
+            steps: StepLoop::new(&shape, lookahead),
             shape,
             tokenizer,
             template,
@@ -139,7 +139,6 @@ impl Engine {
             resident,
             backend,
             scheduler,
-            steps,
             output: StepOutput::default(),
             plan,
             disk,

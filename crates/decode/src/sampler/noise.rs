@@ -24,7 +24,6 @@ impl Noise {
 
     /// No less than [`Self::gumbel`], without its logarithms: `-ln(-ln u) <= -ln(1 - u)`, and `1 - u`, which is exact, is
     /// at least 2 to the power of its exponent.
-    #[expect(clippy::cast_possible_truncation, reason = "an exponent has 11 bits")]
     pub(super) fn gumbel_max(self, token: TokenId) -> f64 {
         const BIAS: u32 = 1023;
         let biased = ((1.0 - self.uniform(token)).to_bits() >> 52) as u32;
