@@ -128,8 +128,8 @@ impl Engine {
                 clock: Arc::clone(&clock),
             })?,
         };
-        let steps = StepLoop::new(&shape, lookahead);
         Ok(Self {
+            steps: StepLoop::new(&shape, lookahead),
             shape,
             tokenizer,
             template,
@@ -138,7 +138,6 @@ impl Engine {
             resident,
             backend,
             scheduler,
-            steps,
             output: StepOutput::default(),
             plan,
             disk,

@@ -18,6 +18,8 @@ mod history;
 mod logprobs;
 mod noise;
 
+use std::cmp::Ordering;
+
 use forerun_model::TokenId;
 
 pub use config::SamplerConfig;
@@ -45,6 +47,8 @@ pub struct Sampler {
     /// Tokens that are never drawn, sorted.
     banned: Box<[TokenId]>,
     candidates: Vec<Candidate>,
+    /// Logits with penalties.
+    penalised: Vec<f32>,
 }
 
 impl Sampler {
@@ -61,7 +65,7 @@ impl Sampler {
         let mut banned: Vec<_> = banned.into_iter().collect();
         banned.sort_unstable();
         banned.dedup();
-        Ok(Self { config, n_vocab, banned: banned.into(), candidates: Vec::new() })
+        Ok(Self { config, n_vocab, banned: banned.into(), candidates: Vec::new(), penalised: Vec::new() })
     }
 
     /// The parameters.
@@ -77,48 +81,58 @@ impl Sampler {
         if logits.len() != self.n_vocab {
             return Err(SamplerError::LogitsLength { found: logits.len(), expected: self.n_vocab });
         }
-        filter::collect(logits, &self.banned, &mut self.candidates)?;
-        self.penalise(history);
-        let config = &self.config;
-        if config.temperature == 0.0 {
-            return greedy(&self.candidates);
+        if let Some((token, value)) = filter::first_bad(logits) {
+            return Err(SamplerError::NotFinite { token, value });
         }
-        filter::top_k(&mut self.candidates, config.top_k);
+        let has_penalties = self.config.has_penalties();
+        if has_penalties {
+            self.penalise(logits, history);
+        }
+        let Self { config, banned, candidates, penalised, .. } = self;
+        let logits = if has_penalties { &*penalised } else { logits };
+        if config.temperature == 0.0 {
+            filter::most_probable(logits, banned, 1, candidates);
+            return candidates.first().map(|best| best.token).ok_or(SamplerError::NothingLeft);
+        }
+        filter::most_probable(logits, banned, config.top_k, candidates);
         filter::top_p(&mut self.candidates, config.top_p);
         filter::min_p(&mut self.candidates, config.min_p);
         let noise = Noise::new(config.seed, draw);
         let inverse = 1.0 / f64::from(config.temperature);
-        let score =
-            |candidate: &Candidate| f64::from(candidate.logit) * inverse + noise.gumbel(candidate.token);
-        best(self.candidates.iter().map(|candidate| (score(candidate), candidate.token)))
+        let mut best = None;
+        for &Candidate { token, logit } in &self.candidates {
+            let scaled = f64::from(logit) * inverse;
+            // Most of many candidates can't win with any noise that they may have.
+            if best.is_none_or(|(score, _)| scaled + noise.gumbel_max(token) >= score) {
+                let next = (scaled + noise.gumbel(token), token);
+                best = Some(best.map_or(next, |best| better(best, next)));
+            }
+        }
+        best.map(|(_, token)| token).ok_or(SamplerError::NothingLeft)
     }
 
-    /// The candidates are still in the order of their ids.
-    fn penalise(&mut self, history: &History) {
-        if !self.config.has_penalties() {
-            return;
-        }
+    /// Copies the logits and takes the penalties from them; a masked token stays masked, and no other becomes so.
+    fn penalise(&mut self, logits: &[f32], history: &History) {
+        self.penalised.clear();
+        self.penalised.extend_from_slice(logits);
         for seen in history.tokens() {
-            if let Ok(at) = self.candidates.binary_search_by_key(&seen.token, |candidate| candidate.token) {
-                let logit = &mut self.candidates[at].logit;
-                *logit = self.config.penalised(*logit, seen);
+            match self.penalised.get_mut(seen.token.idx()) {
+                Some(logit) if *logit != f32::NEG_INFINITY => {
+                    *logit = self.config.penalised(*logit + 0.0, seen).clamp(f32::MIN, f32::MAX);
+                }
+                _ => {}
             }
         }
     }
 }
 
-/// The largest logit; of equal ones the lowest id.
-fn greedy(candidates: &[Candidate]) -> Result<TokenId, SamplerError> {
-    best(candidates.iter().map(|candidate| (f64::from(candidate.logit), candidate.token)))
-}
-
-fn best(scores: impl Iterator<Item = (f64, TokenId)>) -> Result<TokenId, SamplerError> {
-    let better = |best: (f64, TokenId), next: (f64, TokenId)| match next.0.total_cmp(&best.0) {
-        std::cmp::Ordering::Greater => next,
-        std::cmp::Ordering::Equal if next.1 < best.1 => next,
+/// The larger score; of equal ones the lower id.
+fn better(best: (f64, TokenId), next: (f64, TokenId)) -> (f64, TokenId) {
+    match next.0.total_cmp(&best.0) {
+        Ordering::Greater => next,
+        Ordering::Equal if next.1 < best.1 => next,
         _ => best,
-    };
-    scores.reduce(better).map(|(_, token)| token).ok_or(SamplerError::NothingLeft)
+    }
 }
 
 #[cfg(test)]

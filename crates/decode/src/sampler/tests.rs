@@ -44,6 +44,25 @@ fn tokens_are_drawn_as_often_as_they_are_probable() {
     }
 }
 
+/// Candidates that are passed over couldn't have won.
+#[test]
+fn the_token_is_the_one_with_the_largest_score_of_all() {
+    for (seed, temperature) in [(1, 0.2), (2, 1.0), (3, 5.0)] {
+        let logits: Vec<f32> = (0..3000_u16).map(|i| f32::from(i % 1500 * 37 % 509) / 40.0).collect();
+        let config = SamplerConfig { seed, temperature, ..plain() };
+        let mut sampler = sampler(config, logits.len());
+        for position in 0..200 {
+            let noise = Noise::new(seed, at(position));
+            let scores = (0..).zip(&logits).map(|(token, &logit)| {
+                let token = TokenId(token);
+                (f64::from(logit) * (1.0 / f64::from(temperature)) + noise.gumbel(token), token)
+            });
+            let want = scores.reduce(better).unwrap().1;
+            assert_eq!(sampler.sample(&logits, &History::default(), at(position)), Ok(want), "seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn greedy_takes_the_largest_and_of_equal_ones_the_first() {
     let mut greedy = sampler(SamplerConfig::greedy(), 4);
