@@ -10,9 +10,15 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_blocks;
+#[cfg(target_arch = "x86_64")]
+mod avx2_f32;
+#[cfg(target_arch = "x86_64")]
+mod avx2_ops;
 mod columns;
 mod isa;
 mod scalar;
+mod scales;
+mod tiles;
 
 use forerun_model::QuantType;
 
