@@ -1,10 +1,9 @@
-//! AVX2: which product goes where. Blocks of 8-bit products are in `avx2_blocks`, f32 products in `avx2_f32`.
+//! AVX2: which product goes where.
 
 use forerun_model::QuantType;
 
 use super::avx2_blocks::{Q3K, Q4K, Q5K, Q6K, Q8Zero, Wides};
-use super::avx2_f32::multiply_f32;
-use super::isa::Loop;
+use super::floats::Products;
 use super::tiles::Tiles;
 use super::{Columns, Isa, Kernels, check_sizes};
 use crate::activation::{Form, Operand};
@@ -32,25 +31,8 @@ impl Kernels for Avx2 {
             QuantType::Q8_0 => v.run(Tiles::<_, 34, 32> { block: Q8Zero(v), matrix, x, out }),
             quant => {
                 assert_eq!(Form::of(quant), Form::F32, "{quant} has no product with 8-bit activations");
-                v.run(F32Product { v, matrix, x, out });
+                v.run(Products { v, matrix, x, out });
             }
         }
-    }
-}
-
-/// A product with f32 activations.
-struct F32Product<'a, 'b> {
-    v: Avx2,
-    matrix: Matrix<'a>,
-    x: Operand<'a>,
-    out: &'a mut Columns<'b>,
-}
-
-impl Loop for F32Product<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        multiply_f32(self.v, self.matrix, self.x, self.out);
     }
 }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::avx2_ops::Avx2;
 use super::scales::{raw_scales_q3_k, scales_mins_k4};
-use super::tiles::{Block, Scales, TILE};
+use super::tiles::{Block, Dot, Group, Scales, TILE, bytes_at};
 
 /// 256 weights of one row.
 pub(super) struct Weights {
@@ -36,7 +36,7 @@ impl Avx2 {
     fn spread(self, scales: __m256i) -> [__m256i; 8] {
         let mut all = [scales; 8];
         for (i, scales) in all.iter_mut().enumerate() {
-            *scales = self.shuffle_u8(*scales, self.load(&SCALE_OF[i]));
+            *scales = self.shuffle_u8(*scales, self.load_bytes(&SCALE_OF[i]));
         }
         all
     }
@@ -91,12 +91,6 @@ impl Avx2 {
     }
 }
 
-/// The 32 bytes of `bytes` from `at` on.
-#[inline(always)]
-fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
-    bytes[at..].first_chunk().expect("inside the block")
-}
-
 /// A type with 256 weights per block. What is multiplied with the sums of codes is added to the sum itself in types with
 /// one part, and is a sum of its own, that of the minima, in types with two.
 pub(super) trait Wide<const BYTES: usize, const PARTS: usize> {
@@ -124,18 +118,9 @@ impl<T, const PARTS: usize> Clone for Wides<T, PARTS> {
 
 impl<T, const PARTS: usize> Copy for Wides<T, PARTS> {}
 
-impl<T: Wide<BYTES, PARTS>, const BYTES: usize, const PARTS: usize> Block<BYTES, 256> for Wides<T, PARTS> {
+impl<T: Wide<BYTES, PARTS>, const BYTES: usize, const PARTS: usize> Dot<BYTES, 256> for Wides<T, PARTS> {
     type Weights = Weights;
     type Sum = [__m256i; PARTS];
-    type Lanes = __m256;
-
-    const SCALE_AT: usize = T::SCALE_AT;
-    const MIN_SCALE_AT: Option<usize> = T::MIN_SCALE_AT;
-
-    #[inline(always)]
-    fn zero(self) -> __m256 {
-        self.0.zero_ps()
-    }
 
     #[inline(always)]
     fn no_sum(self) -> Self::Sum {
@@ -148,23 +133,46 @@ impl<T: Wide<BYTES, PARTS>, const BYTES: usize, const PARTS: usize> Block<BYTES,
     }
 
     #[inline(always)]
-    fn dot(self, weights: &Weights, codes: &[i8; 256], sums: &[i16; 16]) -> Self::Sum {
+    fn dot(self, weights: &Weights, x: Group<'_, 256>) -> Self::Sum {
         let v = self.0;
-        let of_sums = v.pairs_i16(weights.sum_scales, v.load_i16(sums));
+        let of_sums = v.pairs_i16(weights.sum_scales, v.load_i16(x.sums));
         let mut parts = [of_sums; PARTS];
-        parts[0] = v.dot_256(weights, codes, if PARTS == 1 { of_sums } else { v.zero() });
+        parts[0] = v.dot_256(weights, x.codes, if PARTS == 1 { of_sums } else { v.zero() });
         parts
+    }
+}
+
+impl<T: Wide<BYTES, PARTS>, const BYTES: usize, const PARTS: usize> Block<BYTES, 256> for Wides<T, PARTS> {
+    type Sums = [[__m256i; PARTS]; TILE];
+    type Lanes = __m256;
+
+    const SCALE_AT: usize = T::SCALE_AT;
+    const MIN_SCALE_AT: Option<usize> = T::MIN_SCALE_AT;
+
+    #[inline(always)]
+    fn zero(self) -> __m256 {
+        self.0.zero_ps()
     }
 
     #[inline(always)]
-    fn add(self, lanes: __m256, sums: &[Self::Sum; TILE], scales: &Scales) -> __m256 {
+    fn sums<const R: usize, const N: usize>(
+        self,
+        rows: &[&[u8; BYTES]; R],
+        x: &[Group<'_, 256>; N],
+        n: usize,
+    ) -> Self::Sums {
+        self.dots(rows, x, n)
+    }
+
+    #[inline(always)]
+    fn add(self, lanes: __m256, sums: Self::Sums, scales: &Scales) -> __m256 {
         let v = self.0;
         let x = v.load_ps(&scales.x);
-        let sum = v.mul(v.mul(v.halves(scales.d), x), v.fold(sums, 0));
+        let sum = v.mul(v.mul(v.halves(scales.d), x), v.fold(&sums, 0));
         let minima = if PARTS == 1 {
             v.mul(v.mul(v.zero_ps(), x), v.zero_ps())
         } else {
-            v.mul(v.mul(v.halves(scales.dmin), x), v.fold(sums, PARTS - 1))
+            v.mul(v.mul(v.halves(scales.dmin), x), v.fold(&sums, PARTS - 1))
         };
         v.add(lanes, v.sub(sum, minima))
     }
@@ -189,8 +197,8 @@ impl Wide<110, 1> for Q3K {
     fn unpack(v: Avx2, block: &[u8; 110]) -> Weights {
         let raw = v.load_half(&raw_scales_q3_k(bytes_at(block, 96)));
         let (scales, sum_scales) = v.sixteen_scales(v.sub_i8_half(raw, v.splat_u8_half(32)), 2);
-        let thirds = v.load(bytes_at(block, 0));
-        let codes = [v.load(bytes_at(block, 32)), v.load(bytes_at(block, 64))];
+        let thirds = v.load_bytes(bytes_at(block, 0));
+        let codes = [v.load_bytes(bytes_at(block, 32)), v.load_bytes(bytes_at(block, 64))];
         let mut weights = [v.zero(); 8];
         for (i, weights) in weights.iter_mut().enumerate() {
             let low = v.and(v.shift_u16(codes[i / 4], -2 * (i as i64 % 4)), v.splat_u8(3));
@@ -212,7 +220,7 @@ impl Wide<144, 2> for Q4K {
         let (scales, sum_scales) = v.eight_scales(bytes_at(block, 4));
         let mut weights = [v.zero(); 8];
         for (i, weights) in weights.iter_mut().enumerate() {
-            *weights = v.nibbles(v.load(bytes_at(block, 16 + i / 2 * 32)), i % 2 == 1);
+            *weights = v.nibbles(v.load_bytes(bytes_at(block, 16 + i / 2 * 32)), i % 2 == 1);
         }
         Weights { weights, scales, sum_scales }
     }
@@ -227,10 +235,10 @@ impl Wide<176, 2> for Q5K {
     #[inline(always)]
     fn unpack(v: Avx2, block: &[u8; 176]) -> Weights {
         let (scales, sum_scales) = v.eight_scales(bytes_at(block, 4));
-        let fifths = v.load(bytes_at(block, 16));
+        let fifths = v.load_bytes(bytes_at(block, 16));
         let mut weights = [v.zero(); 8];
         for (i, weights) in weights.iter_mut().enumerate() {
-            let low = v.nibbles(v.load(bytes_at(block, 48 + i / 2 * 32)), i % 2 == 1);
+            let low = v.nibbles(v.load_bytes(bytes_at(block, 48 + i / 2 * 32)), i % 2 == 1);
             *weights = v.or(low, v.and(v.shift_u16(fifths, 4 - i as i64), v.splat_u8(16)));
         }
         Weights { weights, scales, sum_scales }
@@ -245,11 +253,11 @@ impl Wide<210, 1> for Q6K {
     #[inline(always)]
     fn unpack(v: Avx2, block: &[u8; 210]) -> Weights {
         let (scales, sum_scales) = v.sixteen_scales(v.load_half(bytes_at(block, 192)), 5);
-        let pairs = [v.load(bytes_at(block, 128)), v.load(bytes_at(block, 160))];
+        let pairs = [v.load_bytes(bytes_at(block, 128)), v.load_bytes(bytes_at(block, 160))];
         let mut weights = [v.zero(); 8];
         for (i, weights) in weights.iter_mut().enumerate() {
             let (half, quarter) = (i / 4, i % 4);
-            let low = v.nibbles(v.load(bytes_at(block, half * 64 + quarter % 2 * 32)), quarter >= 2);
+            let low = v.nibbles(v.load_bytes(bytes_at(block, half * 64 + quarter % 2 * 32)), quarter >= 2);
             let high = v.shift_u16(pairs[half], 4 - 2 * quarter as i64);
             *weights = v.or(low, v.and(high, v.splat_u8(0x30)));
         }
@@ -261,19 +269,10 @@ impl Wide<210, 1> for Q6K {
 #[derive(Clone, Copy)]
 pub(super) struct Q8Zero(pub(super) Avx2);
 
-impl Block<34, 32> for Q8Zero {
+impl Dot<34, 32> for Q8Zero {
     /// The weights, and their absolute values.
     type Weights = [__m256i; 2];
     type Sum = [__m256i; 1];
-    type Lanes = __m256;
-
-    const SCALE_AT: usize = 0;
-    const MIN_SCALE_AT: Option<usize> = None;
-
-    #[inline(always)]
-    fn zero(self) -> __m256 {
-        self.0.zero_ps()
-    }
 
     #[inline(always)]
     fn no_sum(self) -> Self::Sum {
@@ -282,22 +281,45 @@ impl Block<34, 32> for Q8Zero {
 
     #[inline(always)]
     fn unpack(self, block: &[u8; 34]) -> [__m256i; 2] {
-        let weights = self.0.load(bytes_at(block, 2));
+        let weights = self.0.load_bytes(bytes_at(block, 2));
         [weights, self.0.abs_i8(weights)]
     }
 
     #[inline(always)]
-    fn dot(self, &[weights, sizes]: &[__m256i; 2], codes: &[i8; 32], _sums: &[i16; 16]) -> Self::Sum {
+    fn dot(self, &[weights, sizes]: &[__m256i; 2], x: Group<'_, 32>) -> Self::Sum {
         let v = self.0;
         // |w| <= 128 and |x| <= 127, so two products fit 16 bits.
-        let pairs = v.pairs_u8_i8(sizes, v.with_sign_i8(v.load_i8(codes), weights));
+        let pairs = v.pairs_u8_i8(sizes, v.with_sign_i8(v.load_i8(x.codes), weights));
         [v.pairs_i16(pairs, v.splat_i16(1))]
+    }
+}
+
+impl Block<34, 32> for Q8Zero {
+    type Sums = [[__m256i; 1]; TILE];
+    type Lanes = __m256;
+
+    const SCALE_AT: usize = 0;
+
+    #[inline(always)]
+    fn zero(self) -> __m256 {
+        self.0.zero_ps()
     }
 
     #[inline(always)]
-    fn add(self, lanes: __m256, sums: &[Self::Sum; TILE], scales: &Scales) -> __m256 {
+    fn sums<const R: usize, const N: usize>(
+        self,
+        rows: &[&[u8; 34]; R],
+        x: &[Group<'_, 32>; N],
+        n: usize,
+    ) -> Self::Sums {
+        self.dots(rows, x, n)
+    }
+
+    #[inline(always)]
+    fn add(self, lanes: __m256, sums: Self::Sums, scales: &Scales) -> __m256 {
         let v = self.0;
-        v.add(lanes, v.mul(v.mul(v.halves(scales.d), v.load_ps(&scales.x)), v.fold(sums, 0)))
+        let scale = v.mul(v.halves(scales.d), v.load_ps(&scales.x));
+        v.add(lanes, v.mul(scale, v.fold(&sums, 0)))
     }
 
     #[inline(always)]

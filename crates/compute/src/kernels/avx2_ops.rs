@@ -91,7 +91,7 @@ impl Avx2 {
     }
 
     #[inline(always)]
-    pub(super) fn load(self, bytes: &[u8; 32]) -> __m256i {
+    pub(super) fn load_bytes(self, bytes: &[u8; 32]) -> __m256i {
         // SAFETY: as above; 32 bytes lie behind the pointer, at any alignment.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }

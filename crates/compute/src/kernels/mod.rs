@@ -15,6 +15,7 @@ mod avx2_f32;
 #[cfg(target_arch = "x86_64")]
 mod avx2_ops;
 mod columns;
+mod floats;
 mod isa;
 mod scalar;
 mod scales;

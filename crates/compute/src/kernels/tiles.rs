@@ -19,20 +19,46 @@ const NO_SUMS: [i16; 16] = [0; 16];
 
 /// A type's blocks of `LEN` weights in `BYTES` bytes on one instruction set. Every method must be `#[inline(always)]`.
 pub(super) trait Block<const BYTES: usize, const LEN: usize>: Copy {
-    /// An unpacked block.
-    type Weights;
-    /// The integer sums of one block and one row of activations, not yet added up to one number each.
-    type Sum: Copy;
+    /// The integer sums of a tile.
+    type Sums;
     /// A tile's results.
     type Lanes: Copy;
 
     /// Where a block has its scale, a half float.
     const SCALE_AT: usize;
     /// Where it has the scale of its minima, if it has them.
-    const MIN_SCALE_AT: Option<usize>;
+    const MIN_SCALE_AT: Option<usize> = None;
+    /// Whether tiles have at least two matrix rows.
+    const PAIRS: bool = false;
 
     /// All results zero.
     fn zero(self) -> Self::Lanes;
+
+    /// The products of a block of each of `R` rows with the same columns of the first `n` of `N` rows of activations;
+    /// result `r * N + i` is that of row `r` and activations `i`.
+    fn sums<const R: usize, const N: usize>(
+        self,
+        rows: &[&[u8; BYTES]; R],
+        x: &[Group<'_, LEN>; N],
+        n: usize,
+    ) -> Self::Sums;
+
+    /// Adds a block to every result, in the order of `BlockSum::add_to`.
+    fn add(self, lanes: Self::Lanes, sums: Self::Sums, scales: &Scales) -> Self::Lanes;
+
+    /// The results.
+    fn results(self, lanes: Self::Lanes) -> [f32; TILE];
+
+    /// Asks for the line of memory at `address`, which need not be valid, ahead of use.
+    fn prefetch(self, address: *const u8);
+}
+
+/// How a block is multiplied with one row of activations after the other. Every method must be `#[inline(always)]`.
+pub(super) trait Dot<const BYTES: usize, const LEN: usize>: Copy {
+    /// An unpacked block.
+    type Weights;
+    /// The integer sums of one block and one row of activations, not yet added up to one number each.
+    type Sum: Copy;
 
     /// Zero.
     fn no_sum(self) -> Self::Sum;
@@ -40,17 +66,26 @@ pub(super) trait Block<const BYTES: usize, const LEN: usize>: Copy {
     /// Unpacks a block.
     fn unpack(self, block: &[u8; BYTES]) -> Self::Weights;
 
-    /// Multiplies a block with a group of codes; `sums` are the sums of 16 codes each.
-    fn dot(self, weights: &Self::Weights, codes: &[i8; LEN], sums: &[i16; 16]) -> Self::Sum;
+    /// Multiplies a block with a group of codes.
+    fn dot(self, weights: &Self::Weights, x: Group<'_, LEN>) -> Self::Sum;
 
-    /// Adds a block to every result, in the order of `BlockSum::add_to`.
-    fn add(self, lanes: Self::Lanes, sums: &[Self::Sum; TILE], scales: &Scales) -> Self::Lanes;
-
-    /// The results.
-    fn results(self, lanes: Self::Lanes) -> [f32; TILE];
-
-    /// Asks for the line of memory at `address`, which need not be valid, ahead of use.
-    fn prefetch(self, address: *const u8);
+    /// The sums of a tile, as [`Block::sums`] has them.
+    #[inline(always)]
+    fn dots<const R: usize, const N: usize>(
+        self,
+        rows: &[&[u8; BYTES]; R],
+        x: &[Group<'_, LEN>; N],
+        n: usize,
+    ) -> [Self::Sum; TILE] {
+        let mut sums = [self.no_sum(); TILE];
+        for r in 0..R {
+            let weights = self.unpack(rows[r]);
+            for i in 0..n {
+                sums[r * N + i] = self.dot(&weights, x[i]);
+            }
+        }
+        sums
+    }
 }
 
 /// What the integer sums of a tile are multiplied with.
@@ -83,8 +118,9 @@ impl<B: Block<BYTES, LEN>, const BYTES: usize, const LEN: usize> Loop for Tiles<
         let weights = Blocks { blocks, per_row: layout.n_cols / LEN, n_rows: layout.n_rows };
         for start in (0..layout.n_rows).step_by(CACHED_ROWS) {
             let rows = start..layout.n_rows.min(start + CACHED_ROWS);
-            for first in (0..x.len()).step_by(TILE) {
-                match x.len() - first {
+            let n_max = if B::PAIRS { TILE / 2 } else { TILE };
+            for first in (0..x.len()).step_by(n_max) {
+                match n_max.min(x.len() - first) {
                     1 => tiles::<B, BYTES, LEN, 8, 1>(block, weights, rows.clone(), x, first, out),
                     2 => tiles::<B, BYTES, LEN, 4, 2>(block, weights, rows.clone(), x, first, out),
                     3 | 4 => tiles::<B, BYTES, LEN, 2, 4>(block, weights, rows.clone(), x, first, out),
@@ -103,6 +139,14 @@ struct Blocks<'a, const BYTES: usize> {
     n_rows: usize,
 }
 
+/// The codes of one row of activations that one block is multiplied with.
+#[derive(Clone, Copy)]
+pub(super) struct Group<'a, const LEN: usize> {
+    pub(super) codes: &'a [i8; LEN],
+    /// The sums of 16 codes each; zeros for types that need none.
+    pub(super) sums: &'a [i16; 16],
+}
+
 /// One row of activations as groups.
 #[derive(Clone, Copy)]
 struct Groups<'a, const LEN: usize> {
@@ -118,6 +162,11 @@ impl<'a, const LEN: usize> Groups<'a, LEN> {
         assert!(codes.len() == n && row.scales.len() == n, "activations of the weights' length");
         assert!(sums.len() == if LEN == 256 { n } else { 0 }, "sums of every group");
         Self { codes, sums, scales: row.scales }
+    }
+
+    #[inline(always)]
+    fn get(&self, b: usize) -> Group<'a, LEN> {
+        Group { codes: &self.codes[b], sums: if LEN == 256 { &self.sums[b] } else { &NO_SUMS } }
     }
 }
 
@@ -166,28 +215,27 @@ fn tile<B: Block<BYTES, LEN>, const BYTES: usize, const LEN: usize, const R: usi
     }
     let mut lanes = block.zero();
     for b in 0..per_row {
-        let mut sums = [block.no_sum(); TILE];
-        let mut scales = Scales { d: [0; TILE], dmin: [0; TILE], x: [0.0; TILE] };
-        for r in 0..R {
-            let bytes = &rows[r][b];
+        let mut of_rows = [&blocks[0]; R];
+        for (r, of_row) in of_rows.iter_mut().enumerate() {
+            *of_row = &rows[r][b];
             for line in (0..BYTES).step_by(64) {
-                block.prefetch(bytes.as_ptr().wrapping_add(R * per_row * BYTES + line));
-            }
-            let unpacked = block.unpack(bytes);
-            for i in 0..n {
-                let sums_of_codes = if LEN == 256 { &groups[i].sums[b] } else { &NO_SUMS };
-                sums[r * N + i] = block.dot(&unpacked, &groups[i].codes[b], sums_of_codes);
+                block.prefetch(of_row.as_ptr().wrapping_add(R * per_row * BYTES + line));
             }
         }
+        let mut x = [groups[0].get(b); N];
+        for (i, x) in x.iter_mut().enumerate() {
+            *x = groups[i].get(b);
+        }
+        let mut scales = Scales { d: [0; TILE], dmin: [0; TILE], x: [0.0; TILE] };
         for lane in 0..TILE {
-            let block = &rows[lane / N][b];
-            scales.d[lane] = half_bits(block, B::SCALE_AT);
+            scales.d[lane] = half_bits(of_rows[lane / N], B::SCALE_AT);
             if let Some(at) = B::MIN_SCALE_AT {
-                scales.dmin[lane] = half_bits(block, at);
+                scales.dmin[lane] = half_bits(of_rows[lane / N], at);
             }
             scales.x[lane] = groups[lane % N].scales[b];
         }
-        lanes = block.add(lanes, &sums, &scales);
+        let sums = block.sums(&of_rows, &x, n);
+        lanes = block.add(lanes, sums, &scales);
     }
     block.results(lanes)
 }
@@ -195,4 +243,10 @@ fn tile<B: Block<BYTES, LEN>, const BYTES: usize, const LEN: usize, const R: usi
 #[inline(always)]
 fn half_bits<const BYTES: usize>(block: &[u8; BYTES], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])
+}
+
+/// The `N` bytes of a block from `at` on.
+#[inline(always)]
+pub(super) fn bytes_at<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
+    block[at..].first_chunk().expect("inside the block")
 }
