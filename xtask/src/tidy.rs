@@ -31,6 +31,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/compute/src/kernels/avx2_ops.rs",
     "crates/compute/src/kernels/columns.rs",
     "crates/compute/src/kernels/isa.rs",
+    "crates/compute/src/kernels/neon_ops.rs",
     "crates/compute/src/products/quantised.rs",
     "crates/compute/src/stack/recurrence.rs",
     "crates/compute/src/workers/mod.rs",

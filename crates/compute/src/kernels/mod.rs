@@ -17,6 +17,18 @@ mod avx2_ops;
 mod columns;
 mod floats;
 mod isa;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_blocks;
+#[cfg(target_arch = "aarch64")]
+mod neon_f32;
+#[cfg(target_arch = "aarch64")]
+mod neon_ops;
+#[cfg(target_arch = "aarch64")]
+mod neon_pairs;
+#[cfg(target_arch = "aarch64")]
+mod neon_unpack;
 mod scalar;
 mod scales;
 mod tiles;
@@ -31,6 +43,8 @@ use crate::tensor::Matrix;
 pub use avx2::Avx2;
 pub use columns::{Columns, SharedColumns};
 pub use isa::{Isa, Loop};
+#[cfg(target_arch = "aarch64")]
+pub use neon::{Neon, NeonDot, NeonI8mm};
 pub use scalar::Scalar;
 
 /// Partial sums of an f32 product.
@@ -58,6 +72,18 @@ pub fn best() -> Box<dyn Kernels> {
     #[cfg(target_arch = "x86_64")]
     if let Some(avx2) = Avx2::detect() {
         return Box::new(avx2);
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        if let Some(i8mm) = NeonI8mm::detect() {
+            return Box::new(i8mm);
+        }
+        if let Some(dot) = NeonDot::detect() {
+            return Box::new(dot);
+        }
+        if let Some(neon) = Neon::detect() {
+            return Box::new(neon);
+        }
     }
     Box::new(Scalar)
 }
