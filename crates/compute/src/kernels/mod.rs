@@ -11,10 +11,29 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_blocks;
 #[cfg(target_arch = "x86_64")]
+mod avx2_f32;
+#[cfg(target_arch = "x86_64")]
+mod avx2_ops;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod columns;
+mod floats;
 mod isa;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_blocks;
+#[cfg(target_arch = "aarch64")]
+mod neon_f32;
+#[cfg(target_arch = "aarch64")]
+mod neon_ops;
+#[cfg(target_arch = "aarch64")]
+mod neon_pairs;
+#[cfg(target_arch = "aarch64")]
+mod neon_unpack;
 mod scalar;
+mod scales;
+mod tiles;
 
 use forerun_model::QuantType;
 
@@ -28,6 +47,8 @@ pub use avx2::Avx2;
 pub use avx512::Avx512;
 pub use columns::{Columns, SharedColumns};
 pub use isa::{Isa, Loop};
+#[cfg(target_arch = "aarch64")]
+pub use neon::{Neon, NeonDot, NeonI8mm};
 pub use scalar::Scalar;
 
 /// Partial sums of an f32 product.
@@ -59,6 +80,18 @@ pub fn best() -> Box<dyn Kernels> {
     #[cfg(target_arch = "x86_64")]
     if let Some(avx2) = Avx2::detect() {
         return Box::new(avx2);
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        if let Some(i8mm) = NeonI8mm::detect() {
+            return Box::new(i8mm);
+        }
+        if let Some(dot) = NeonDot::detect() {
+            return Box::new(dot);
+        }
+        if let Some(neon) = Neon::detect() {
+            return Box::new(neon);
+        }
     }
     Box::new(Scalar)
 }

@@ -18,6 +18,12 @@ fn kernels() -> Vec<Box<dyn Kernels>> {
         all.extend(Avx512::detect().map(|k| Box::new(k) as Box<dyn Kernels>));
         all.extend(Avx2::detect().map(|k| Box::new(k) as Box<dyn Kernels>));
     }
+    #[cfg(target_arch = "aarch64")]
+    {
+        all.extend(Neon::detect().map(|k| Box::new(k) as Box<dyn Kernels>));
+        all.extend(NeonDot::detect().map(|k| Box::new(k) as Box<dyn Kernels>));
+        all.extend(NeonI8mm::detect().map(|k| Box::new(k) as Box<dyn Kernels>));
+    }
     all
 }
 
@@ -110,8 +116,16 @@ fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|v| v.to_bits()).collect()
 }
 
+/// Enough to meet every type in every shape of tile, unless `PROPTEST_CASES` says otherwise (emulators are slow).
+fn config() -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(600),
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(config())]
 
     #[test]
     fn every_kernel_agrees_with_its_scalar_twin(case in cases(1_usize..40, 1_usize..10), shift in 0_usize..4) {
