@@ -1,6 +1,7 @@
 //! The command line.
 
 mod copy;
+mod measure;
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use copy::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs, VerifyArgs};
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
+pub(crate) use measure::{BenchArgs, PerplexityArgs};
 
 use crate::pull::{Wish, revision};
 
@@ -25,6 +27,10 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Talks, turn by turn.
     Chat(ChatArgs),
+    /// Says how well a model predicts a text, in windows of --ctx tokens (default: 512).
+    Perplexity(PerplexityArgs),
+    /// Measures how fast a model reads and decodes.
+    Bench(BenchArgs),
     /// Says what a model file holds.
     Inspect(InspectArgs),
     /// Writes a copy whose experts each lie in one piece: faster to read on most disks.

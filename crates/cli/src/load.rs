@@ -30,22 +30,8 @@ pub(crate) fn load(
     sampling: &SamplingArgs,
     interrupt: &Interrupt,
 ) -> Result<Option<Loaded>, Box<dyn Error>> {
-    let source = embedded::source(model.model.as_ref())?;
-    let is_embedded = matches!(source, ModelSource::Embedded { .. });
-    let mut config = EngineConfig::new(source);
-    config.budget_bytes = model.memory;
-    config.context = model.ctx.map(|ctx| usize::try_from(ctx).unwrap_or(usize::MAX));
-    config.slots = model.slots.map_or(SlotWish::Fill, SlotWish::PerLayer);
-    config.io = model.io.into();
-    config.verify_reads = model.verify_reads;
-    config.disk_limit = model.disk_limit;
-    config.probe =
-        Some(DiskProbe { folder: cache_folder(), unix_seconds: unix_seconds(), seed: random_seed() });
-    config.n_threads = model.threads.map(usize::from);
-    config.backend = match model.backend {
-        BackendName::Cpu => BackendChoice::Cpu,
-        BackendName::Reference => BackendChoice::EXACT,
-    };
+    let config = engine_config(model)?;
+    let is_embedded = matches!(config.model, ModelSource::Embedded { .. });
     let engine = Engine::open(&config)?;
     let mut decisions = Vec::new();
     let generation = generation(sampling, &engine, &mut decisions);
@@ -59,8 +45,27 @@ pub(crate) fn load(
     Ok(Some(Loaded { engine, generation, thinking, decisions }))
 }
 
+/// What the arguments say of the engine.
+pub(crate) fn engine_config(model: &ModelArgs) -> Result<EngineConfig, Box<dyn Error>> {
+    let mut config = EngineConfig::new(embedded::source(model.model.as_ref())?);
+    config.budget_bytes = model.memory;
+    config.context = model.ctx.map(|ctx| usize::try_from(ctx).unwrap_or(usize::MAX));
+    config.slots = model.slots.map_or(SlotWish::Fill, SlotWish::PerLayer);
+    config.io = model.io.into();
+    config.verify_reads = model.verify_reads;
+    config.disk_limit = model.disk_limit;
+    config.probe =
+        Some(DiskProbe { folder: cache_folder(), unix_seconds: unix_seconds(), seed: random_seed() });
+    config.n_threads = model.threads.map(usize::from);
+    config.backend = match model.backend {
+        BackendName::Cpu => BackendChoice::Cpu,
+        BackendName::Reference => BackendChoice::EXACT,
+    };
+    Ok(config)
+}
+
 /// Reads the resident tensors; `false` when interrupted.
-fn warm_up(engine: &Engine, quiet: bool, interrupt: &Interrupt) -> bool {
+pub(crate) fn warm_up(engine: &Engine, quiet: bool, interrupt: &Interrupt) -> bool {
     let bar = Bar::new("loading", Unit::Bytes, engine.resident_bytes(), quiet);
     let mut done = 0;
     for bytes in engine.warm_up() {
@@ -73,7 +78,8 @@ fn warm_up(engine: &Engine, quiet: bool, interrupt: &Interrupt) -> bool {
     true
 }
 
-fn report(engine: &Engine, decisions: &[Decision]) {
+/// Says what was decided, on stderr.
+pub(crate) fn report(engine: &Engine, decisions: &[Decision]) {
     for Decision { what, choice, reason } in engine.decisions().iter().chain(decisions) {
         say!("{what}: {choice} ({reason})");
     }

@@ -5,12 +5,14 @@
 
 mod answer;
 mod args;
+mod bench;
 mod chat;
 mod embedded;
 mod inspect;
 mod interrupt;
 mod load;
 mod pack;
+mod perplexity;
 mod probe;
 mod progress;
 mod pull;
@@ -40,6 +42,8 @@ fn main() -> ExitCode {
     let result = match &args.command {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::chat(args),
+        Command::Perplexity(args) => perplexity::perplexity(args),
+        Command::Bench(args) => bench::bench(args),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Pack(args) => pack::pack(args),
         Command::Unpack(args) => pack::unpack(args),

@@ -10,6 +10,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(crate) enum Unit {
     Bytes,
     Tokens,
+    Windows,
+    Passes,
 }
 
 /// A bar that is gone when it is dropped; invisible where nobody watches.
@@ -25,6 +27,8 @@ impl Bar {
             Unit::Bytes => {
                 "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}"
             }
+            Unit::Windows => "{msg} {wide_bar} {pos}/{len} windows {eta}",
+            Unit::Passes => "{msg} {wide_bar} {pos}/{len} passes {eta}",
             Unit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {per_sec} {eta}",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -38,6 +42,11 @@ impl Bar {
     /// Moves the bar.
     pub(crate) fn set(&self, done: u64) {
         self.0.set_position(done);
+    }
+
+    /// Changes what stands before the bar.
+    pub(crate) fn say(&self, words: String) {
+        self.0.set_message(words);
     }
 
     /// Moves the bar by work that an earlier run did, which says nothing of this one's rate.

@@ -101,6 +101,8 @@ pub struct EngineConfig {
     pub backend: BackendChoice,
     /// Threads that compute; `None`: one per core.
     pub n_threads: Option<usize>,
+    /// Most rows of a step whose logits are wanted; each costs memory for a whole vocabulary, twice.
+    pub logit_rows: usize,
 }
 
 impl EngineConfig {
@@ -120,6 +122,7 @@ impl EngineConfig {
             verify_reads: false,
             backend: BackendChoice::Cpu,
             n_threads: None,
+            logit_rows: 1,
         }
     }
 }

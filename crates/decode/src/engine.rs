@@ -39,9 +39,27 @@ pub struct Engine {
     disk: Disk,
     decisions: Vec<Decision>,
     clock: Arc<dyn Clock>,
+    n_threads: usize,
+    traffic: TokenTraffic,
     rows: Vec<Row>,
     /// Counts how often the sequence was started anew.
     epoch: u64,
+}
+
+/// Bytes of weights that one token of plain decoding reads from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenTraffic {
+    /// Resident tensors: all but the table of embeddings, of which it is one row.
+    pub dense: u64,
+    /// Routed experts, as many as a token uses in every layer.
+    pub experts: u64,
+}
+
+impl TokenTraffic {
+    /// Both.
+    pub fn total(self) -> u64 {
+        self.dense.saturating_add(self.experts)
+    }
 }
 
 /// What a caller may put in place of the engine's own choice.
@@ -95,6 +113,7 @@ impl Engine {
         let (tokenizer, template) = parts::text(&mut gguf)?;
         let suggested = parts::suggested_sampling(&gguf);
         let (resident, weights) = parts::weights(&shape, &catalog, &gguf)?;
+        let traffic = parts::token_traffic(&shape, &catalog, &resident);
         let mut decisions = Vec::new();
         let context = parts::context(config, &shape, &mut decisions)?;
         let n_threads = parts::threads(config, &mut decisions);
@@ -113,6 +132,7 @@ impl Engine {
             budget_bytes: config.budget_bytes,
             slots: config.slots,
             lendable: io.lendable.filter(|_| own.scheduler.is_none()),
+            logit_rows: config.logit_rows,
         };
         let plan = parts::plan(plan, &mut decisions)?;
         parts::explain(&plan, config, &mut decisions);
@@ -143,24 +163,30 @@ impl Engine {
             disk,
             decisions,
             clock,
+            n_threads,
+            traffic,
             rows: Vec::new(),
             epoch: 0,
         })
     }
 
-    /// Runs one step over consecutive text tokens that follow `past` ones and accepts them. The logits of the last
-    /// token, if they are wanted, are then [`Self::last_logits`].
+    /// Runs one step over consecutive text tokens that follow `past` ones and accepts them. The logits that are wanted
+    /// are then [`Self::logits`].
     ///
     /// # Errors
     /// [`DecodeError`]; what was accepted before stays as it was, and the step can be tried again.
     pub(crate) fn step(&mut self, past: usize, tokens: &[TokenId], wish: Logits) -> Result<(), DecodeError> {
+        let rows_max = self.plan.logit_rows;
+        if wish == Logits::All && tokens.len() > rows_max {
+            return Err(DecodeError::LogitRows { rows: tokens.len(), rows_max });
+        }
         let first = u32::try_from(past).unwrap_or(u32::MAX);
         let last = tokens.len().saturating_sub(1);
         self.rows.clear();
         self.rows.extend((first..).zip(tokens).enumerate().map(|(i, (position, &token))| Row {
             token,
             position: Position::text(position),
-            wants_logits: wish == Logits::Last && i == last,
+            wants_logits: wish == Logits::All || (wish == Logits::Last && i == last),
         }));
         self.epoch += u64::from(past == 0);
         let step = Step { sequence: SequenceIdx(0), past, rows: &self.rows, may_reject: false };
@@ -169,9 +195,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The logits of the last step that was asked for them.
-    pub(crate) fn last_logits(&self) -> &[f32] {
-        self.output.row(0)
+    /// The logits of the last step that was asked for them, `[rows, n_vocab]`.
+    pub(crate) fn logits(&self) -> &[f32] {
+        &self.output.logits
     }
 
     /// How often the sequence was started anew: which session's tokens it holds.
@@ -193,6 +219,21 @@ impl Engine {
     /// Bytes that [`Self::warm_up`] goes through.
     pub fn resident_bytes(&self) -> u64 {
         self.resident.len_bytes()
+    }
+
+    /// The resident tensors' bytes, one tensor after the other.
+    pub fn resident_tensors(&self) -> impl Iterator<Item = &[u8]> {
+        self.resident.tensors().iter().map(|tensor| &*tensor.bytes)
+    }
+
+    /// Bytes of weights that one token of plain decoding reads.
+    pub fn token_traffic(&self) -> TokenTraffic {
+        self.traffic
+    }
+
+    /// Threads that compute.
+    pub fn n_threads(&self) -> usize {
+        self.n_threads
     }
 
     /// Tensors of the file that nothing here uses.
@@ -295,11 +336,13 @@ impl Engine {
     }
 }
 
-/// Whether a step's last logits are wanted.
+/// Which of a step's logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logits {
     /// Those of the last token.
     Last,
     /// None: the prompt goes on.
     None,
+    /// Those of every token; at most [`MemoryPlan::logit_rows`].
+    All,
 }

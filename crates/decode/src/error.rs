@@ -92,6 +92,70 @@ pub enum DecodeError {
         /// Tokens that the session believes are held.
         n_tokens: usize,
     },
+    /// More rows of logits than memory was planned for.
+    #[error("the logits of {rows} rows were asked for, but memory is planned for {rows_max}")]
+    LogitRows {
+        /// Rows of the step.
+        rows: usize,
+        /// Rows planned for.
+        rows_max: usize,
+    },
+    /// A text that can't be read.
+    #[error("reading the text")]
+    ReadText {
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A text that is none.
+    #[error("the text is not UTF-8 at byte {offset_bytes}")]
+    NotUtf8 {
+        /// Where it isn't.
+        offset_bytes: u64,
+    },
+    /// A text that can't be read piece by piece.
+    #[error(
+        "the text has neither a space between words nor a line end in more than {bytes_max} bytes from byte \
+         {offset_bytes} on; break its lines"
+    )]
+    NoCut {
+        /// Where the long stretch begins.
+        offset_bytes: u64,
+        /// Longest stretch.
+        bytes_max: usize,
+    },
+    /// A text shorter than one window.
+    #[error(
+        "the text has {n_tokens} tokens, but a window has {window}, and only whole windows count; use a longer \
+         text or a smaller --ctx"
+    )]
+    TextTooShort {
+        /// Tokens of the text.
+        n_tokens: u64,
+        /// Tokens of a window.
+        window: usize,
+    },
+    /// A window in which nothing much is predicted.
+    #[error("a window of {window} tokens is too short to score; --ctx must be at least {window_min}")]
+    WindowTooShort {
+        /// Tokens asked for.
+        window: usize,
+        /// Fewest tokens.
+        window_min: usize,
+    },
+    /// A text that became shorter between two readings.
+    #[error("the text changed while it was scored: it had {n_windows} windows and has fewer now")]
+    TextChanged {
+        /// Windows at the first reading.
+        n_windows: u64,
+    },
+    /// A measurement longer than the context.
+    #[error("prompt and tokens are {need} together, but the context holds {context}; raise --ctx")]
+    BenchContext {
+        /// Tokens of a pass.
+        need: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
     /// Nothing to answer.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

@@ -3,15 +3,14 @@
 //! The caller may stop between any two pieces; the session then holds what was read and made so far.
 
 use forerun_model::{Nanos, TokenId};
-use forerun_scheduler::SchedulerStats;
-use forerun_storage::StoreStats;
 use serde::Serialize;
 
 use crate::DecodeError;
 use crate::engine::{Engine, Logits};
+use crate::meter::{Meter, Work};
 use crate::sampler::{Draw, History, Sampler, SamplerConfig};
 use crate::session::Session;
-use crate::telemetry::{Memory, Process, Telemetry};
+use crate::telemetry::Telemetry;
 use crate::text::{StopMatcher, TextBuffer};
 
 /// What ends an answer, and how its tokens are chosen.
@@ -78,7 +77,7 @@ pub struct Generation<'a> {
     /// What the last token completed; kept for its memory.
     piece: String,
     state: State,
-    start: Start,
+    meter: Meter,
     prompt_time: Nanos,
     decode_time: Nanos,
     n_steps: usize,
@@ -94,12 +93,6 @@ enum State {
     /// This token was shown and not yet fed to the model.
     Feed(TokenId),
     Done(FinishReason),
-}
-
-/// Counts when the request began.
-struct Start {
-    scheduler: SchedulerStats,
-    store: StoreStats,
 }
 
 impl<'a> Generation<'a> {
@@ -128,7 +121,7 @@ impl<'a> Generation<'a> {
         let max_tokens = config.max_tokens.unwrap_or(usize::MAX);
         let history = History::with_capacity(&prompt, max_tokens.min(context - prompt.len()) + 1);
         let stream = TextBuffer::new(engine.tokenizer().vocabulary());
-        let start = Start { scheduler: engine.scheduler_stats(), store: engine.store_stats() };
+        let meter = Meter::start(engine);
         Ok(Self {
             engine,
             session,
@@ -141,7 +134,7 @@ impl<'a> Generation<'a> {
             stream,
             piece: String::new(),
             state: State::Prompt,
-            start,
+            meter,
             prompt_time: Nanos(0),
             decode_time: Nanos(0),
             n_steps: 0,
@@ -226,7 +219,7 @@ impl<'a> Generation<'a> {
     /// Draws the next token.
     fn choose(&mut self) -> Result<(), DecodeError> {
         let draw = Draw { choice: 0, position: self.session.tokens().len() as u64 };
-        let token = self.sampler.sample(self.engine.last_logits(), &self.history, draw)?;
+        let token = self.sampler.sample(self.engine.logits(), &self.history, draw)?;
         self.state = State::Show(token);
         Ok(())
     }
@@ -241,35 +234,15 @@ impl<'a> Generation<'a> {
         Ok(())
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
     fn telemetry(&self) -> Telemetry {
-        let scheduler = self.engine.scheduler_stats().since(&self.start.scheduler);
-        let (store, disk) = (self.engine.store_stats(), self.engine.disk());
-        let decode_ms = self.decode_time.as_millis_f64();
-        let loop_ms = self.prompt_time.as_millis_f64() + decode_ms;
-        let stall_ms = scheduler.stall.as_millis_f64();
-        let process = Process::read();
-        Telemetry {
+        let work = Work {
             prompt_tokens: self.prompt.len(),
-            prompt_ms: self.prompt_time.as_millis_f64(),
-            prompt_reused_tokens: self.n_reused,
+            reused_tokens: self.n_reused,
+            prompt_time: self.prompt_time,
             decode_tokens: self.history.answer().len(),
-            decode_ms,
-            tokens_per_second: if decode_ms > 0.0 { self.n_steps as f64 * 1e3 / decode_ms } else { 0.0 },
-            bytes_demand: scheduler.bytes_demand,
-            bytes_guess: scheduler.bytes_guess,
-            bytes_wasted: scheduler.bytes_wasted,
-            reads: store.n_reads - self.start.store.n_reads,
-            merged_reads: store.n_merged - self.start.store.n_merged,
-            disk_limit: disk.limit,
-            disk_rate: disk.probed,
-            experts_again: scheduler.again,
-            hit_rate: scheduler.hit_rate(),
-            stall_ms,
-            compute_ms: (loop_ms - stall_ms).max(0.0),
-            memory: Memory::of(self.engine.plan(), process),
-            swap_bytes: process.map(|process| process.swap_bytes),
-            decisions: self.engine.decisions(),
-        }
+            decode_steps: self.n_steps,
+            decode_time: self.decode_time,
+        };
+        self.meter.telemetry(self.engine, &work)
     }
 }

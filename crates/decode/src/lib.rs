@@ -2,10 +2,12 @@
 //!
 //! An [`Engine`] is built from a file and a budget ([`memory_plan`] splits it), runs steps through all layers
 //! ([`step`]) and keeps one conversation's caches. A [`Session`] knows which tokens those caches hold; a
-//! [`Generation`] reads a prompt and makes an answer, pulled piece by piece by the caller.
+//! [`Generation`] reads a prompt and makes an answer, pulled piece by piece by the caller. [`Perplexity`] and [`Bench`]
+//! drive the same steps to score a text, and to measure speed.
 //!
 //! Never here: arguments, terminals, HTTP.
 
+pub mod bench;
 pub mod config;
 pub mod engine;
 pub mod error;
@@ -13,17 +15,21 @@ pub mod generation;
 mod heap;
 mod io;
 pub mod memory_plan;
+mod meter;
+pub mod perplexity;
 pub mod sampler;
 pub mod session;
 pub mod step;
 pub mod telemetry;
 pub mod text;
 
+pub use bench::{Bench, BenchEvent, Pass};
 pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource};
-pub use engine::{Engine, Logits, Parts};
+pub use engine::{Engine, Logits, Parts, TokenTraffic};
 pub use error::DecodeError;
 pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};
 pub use memory_plan::{MemoryPlan, SlotWish, bytes_text, parse_bytes};
+pub use perplexity::{Estimate, Perplexity, ScoreEvent, TextLength};
 pub use sampler::{Sampler, SamplerConfig, SamplerError};
 pub use session::Session;
 pub use telemetry::{Decision, Process, Telemetry};

@@ -21,8 +21,10 @@ const CHUNKS: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
 const SCRATCH_SHARE: u64 = 6;
 /// What the system may make resident at once.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// Bytes per entry of the vocabulary: a logit, its transposed copy, and a sampler's candidate.
-const VOCAB_ENTRY_BYTES: usize = 16;
+/// Bytes per entry of the vocabulary and row of logits.
+const LOGIT_BYTES: usize = 4;
+/// Bytes per entry of the vocabulary: a sampler's candidate.
+const CANDIDATE_BYTES: usize = 8;
 /// What the scheduler keeps per slot and per expert.
 const SLOT_ENTRY_BYTES: u64 = 160;
 const EXPERT_ENTRY_BYTES: u64 = 24;
@@ -72,6 +74,8 @@ pub struct PlanInput<'a> {
     pub slots: SlotWish,
     /// What of the experts can be used where it is mapped; `None` when everything goes through slots.
     pub lendable: Option<Lendable>,
+    /// Most rows of a step whose logits are wanted; a step has no more than its rows.
+    pub logit_rows: usize,
 }
 
 /// Where the memory goes. All sizes in bytes.
@@ -112,6 +116,8 @@ pub struct MemoryPlan {
     pub n_experts: usize,
     /// Rows of a prefill step.
     pub rows_max: usize,
+    /// Rows of a step whose logits are wanted, at most.
+    pub logit_rows: usize,
     /// Tokens of context.
     pub context: usize,
 }
@@ -179,13 +185,14 @@ impl MemoryPlan {
         let config = StackConfig { n_sequences: 1, context: input.context, rows_max, kv: input.kv };
         let stack = config.bytes(input.shape);
         let n_experts = input.shape.n_layers() * input.shape.moe.n_experts;
-        let logits = (input.shape.n_vocab * VOCAB_ENTRY_BYTES) as u64;
+        let logit_rows = input.logit_rows.clamp(1, rows_max.max(1));
+        let logits = input.shape.n_vocab * (logit_rows * LOGIT_BYTES + CANDIDATE_BYTES);
         Self {
             budget: input.budget_bytes,
             dense: input.dense_bytes,
             kv: stack.kv,
             state: stack.state,
-            scratch: stack.scratch.saturating_add(logits),
+            scratch: stack.scratch.saturating_add(logits as u64),
             text: input.text_bytes,
             io: input.io_bytes,
             conversation: (input.context * (TOKEN_BYTES + TEXT_COPIES * input.token_bytes_max)) as u64,
@@ -200,6 +207,7 @@ impl MemoryPlan {
             slot_bytes: input.slot_bytes,
             n_experts,
             rows_max,
+            logit_rows,
             context: input.context,
         }
     }

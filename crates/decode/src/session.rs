@@ -34,9 +34,11 @@ impl Session {
         self.tokens.len()
     }
 
-    /// Reads `tokens` after those held, in one step. Returns the last token's logits if they are wanted.
+    /// Reads `tokens` after those held, in one step. Returns the logits that are wanted, `[rows, n_vocab]`: of the last
+    /// token, or of all.
     ///
     /// # Errors
+    /// [`DecodeError::LogitRows`] when all logits are wanted of more rows than the plan has room for;
     /// [`DecodeError::StaleSession`] when another session was started since; any other error leaves the session as it
     /// was, and the call can be repeated.
     pub fn extend<'e>(
@@ -53,6 +55,6 @@ impl Session {
         engine.step(self.tokens.len(), tokens, wish)?;
         self.epoch = engine.epoch();
         self.tokens.extend_from_slice(tokens);
-        Ok((wish == Logits::Last).then(|| engine.last_logits()))
+        Ok((wish != Logits::None).then(|| engine.logits()))
     }
 }

@@ -9,11 +9,12 @@ use forerun_compute::{
     Backend, ComputeError, Cpu, KvType, Reference, Rounding, StackConfig, Tensor, Weights,
 };
 use forerun_model::metadata::float;
+use forerun_model::names::{OUTPUT, TOKEN_EMBD};
 use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape};
 use forerun_scheduler::CachePolicy;
 use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident, ResidentMode};
 
-use super::PAGE_BYTES;
+use super::{PAGE_BYTES, TokenTraffic};
 use crate::DecodeError;
 use crate::config::{BackendChoice, EngineConfig, ModelSource};
 use crate::heap;
@@ -137,6 +138,17 @@ pub(super) fn dense_bytes(resident: &Resident, model: &ModelSource, weights: &We
             .sum(),
     };
     mapped + weights.own_bytes()
+}
+
+/// The table of embeddings is read whole only where it is the head as well.
+pub(super) fn token_traffic(shape: &ModelShape, catalog: &Catalog, resident: &Resident) -> TokenTraffic {
+    let table = resident.get(TOKEN_EMBD).filter(|_| resident.get(OUTPUT).is_some());
+    let rows_left_out = table.map_or(0, |table| table.bytes.len() - table.bytes.len() / shape.n_vocab.max(1));
+    let expert = |layer| catalog.layout(layer).map_or(0, |layout| layout.weight_bytes() as u64);
+    TokenTraffic {
+        dense: resident.len_bytes() - rows_left_out as u64,
+        experts: shape.layer_ids().map(expert).sum::<u64>() * shape.moe.top_k as u64,
+    }
 }
 
 /// What the header's remaining values and the tensor list take, about.

@@ -48,6 +48,7 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
         budget_bytes: budget,
         slots,
         lendable: None,
+        logit_rows: 1,
     }
 }
 
@@ -95,6 +96,17 @@ fn slots_per_layer_are_an_average() {
     let shape = shape();
     let slots = |n| MemoryPlan::new(&input(&shape, None, SlotWish::PerLayer(n))).unwrap().n_slots;
     assert_eq!((slots(0), slots(3), slots(32), slots(usize::MAX)), (2, 24, 256, 256));
+}
+
+#[test]
+fn rows_of_logits_are_counted_up_to_the_rows_of_a_step() {
+    let shape = shape();
+    let plan = |logit_rows, context| {
+        MemoryPlan::new(&PlanInput { logit_rows, context, ..input(&shape, None, SlotWish::Fill) }).unwrap()
+    };
+    let more = plan(16, 512).scratch - plan(1, 512).scratch;
+    assert_eq!(more, 15 * 8 * shape.n_vocab as u64);
+    assert_eq!((plan(0, 512).logit_rows, plan(16, 512).logit_rows, plan(16, 12).logit_rows), (1, 16, 12));
 }
 
 #[test]

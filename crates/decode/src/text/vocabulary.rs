@@ -36,6 +36,7 @@ const TYPES_KEY: &str = "tokenizer.ggml.token_type";
 const MERGES_KEY: &str = "tokenizer.ggml.merges";
 const EOS_KEY: &str = "tokenizer.ggml.eos_token_id";
 const BOS_KEY: &str = "tokenizer.ggml.bos_token_id";
+const ADD_BOS_KEY: &str = "tokenizer.ggml.add_bos_token";
 const PAD_KEY: &str = "tokenizer.ggml.padding_token_id";
 
 /// A vocabulary as a file states it, not yet checked. Large parts can stay borrowed from the file's metadata.
@@ -53,8 +54,10 @@ pub struct VocabularyParts<'a> {
     pub merges: Cow<'a, [String]>,
     /// The token that ends a turn.
     pub eos: Option<i128>,
-    /// The token that begins a text; never put in front of anything here.
+    /// The token that begins a text.
     pub bos: Option<i128>,
+    /// Whether every text is to begin with that token.
+    pub add_bos: bool,
     /// The token that fills a batch.
     pub pad: Option<i128>,
 }
@@ -78,6 +81,7 @@ impl<'a> VocabularyParts<'a> {
             merges: texts(kv, MERGES_KEY)?,
             eos: token(kv, EOS_KEY)?,
             bos: token(kv, BOS_KEY)?,
+            add_bos: flag(kv, ADD_BOS_KEY)?,
             pad: token(kv, PAD_KEY)?,
         })
     }
@@ -133,6 +137,7 @@ pub struct Vocabulary {
     end_ids: Box<[TokenId]>,
     eos: Option<TokenId>,
     bos: Option<TokenId>,
+    adds_bos: bool,
     pad: Option<TokenId>,
 }
 
@@ -163,6 +168,7 @@ impl Vocabulary {
             end_ids: Box::default(),
             eos,
             bos: named(BOS_KEY, parts.bos)?,
+            adds_bos: parts.add_bos,
             pad: named(PAD_KEY, parts.pad)?,
         };
         let mut end_ids: Vec<_> =
@@ -236,6 +242,12 @@ impl Vocabulary {
     /// The metadata's begin of a text.
     pub fn bos(&self) -> Option<TokenId> {
         self.bos
+    }
+
+    /// The token that the metadata puts in front of every text; `None` when it puts none there, as most files do.
+    /// Chat templates write their own beginning, so prompts never get it.
+    pub fn opening(&self) -> Option<TokenId> {
+        self.bos.filter(|_| self.adds_bos)
     }
 
     /// The metadata's filler.
@@ -339,6 +351,14 @@ fn token(kv: &dyn KeyValues, key: &'static str) -> Result<Option<i128>, TextErro
         None => Ok(None),
         Some(KeyValue::Integer(id)) => Ok(Some(id)),
         Some(other) => Err(wrong_type(key, "an integer", &other)),
+    }
+}
+
+fn flag(kv: &dyn KeyValues, key: &'static str) -> Result<bool, TextError> {
+    match kv.get(key) {
+        None => Ok(false),
+        Some(KeyValue::Bool(value)) => Ok(value),
+        Some(other) => Err(wrong_type(key, "a bool", &other)),
     }
 }
 

@@ -1,0 +1,81 @@
+//! How fast this machine's memory gives the resident weights to as many threads as compute: what no decode step over
+//! the same bytes can beat.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+use forerun_decode::Engine;
+
+/// Bytes that one try reads at least, so that starting threads costs nothing that shows.
+const TRY_BYTES: u64 = 256 << 20;
+/// The best of so many counts.
+const TRIES: usize = 3;
+/// Threads share the tensors in pieces of this size.
+const PIECE_BYTES: usize = 256 << 10;
+/// Words that are added side by side.
+const LANES: usize = 8;
+
+/// Bytes a second, and what was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ceiling {
+    pub(super) bytes_per_second: f64,
+    pub(super) resident_bytes: u64,
+    pub(super) n_threads: usize,
+}
+
+/// Reads the resident tensors of `engine`, which are in memory already, with a plain loop of sums.
+pub(super) fn measure(engine: &Engine) -> Ceiling {
+    let pieces: Vec<&[u8]> =
+        engine.resident_tensors().flat_map(|tensor| tensor.chunks(PIECE_BYTES)).collect();
+    let (resident_bytes, n_threads) = (engine.resident_bytes(), engine.n_threads());
+    let n_rounds = TRY_BYTES.div_ceil(resident_bytes.max(1));
+    let tries = (0..TRIES).map(|_| {
+        let begin = Instant::now();
+        read(&pieces, n_threads, n_rounds);
+        begin.elapsed().as_secs_f64()
+    });
+    let best = tries.fold(f64::INFINITY, f64::min);
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+    let bytes_per_second = (resident_bytes * n_rounds) as f64 / best;
+    Ceiling { bytes_per_second, resident_bytes, n_threads }
+}
+
+/// Every piece, `n_rounds` times, each thread its own share.
+fn read(pieces: &[&[u8]], n_threads: usize, n_rounds: u64) {
+    let share = pieces.len().div_ceil(n_threads).max(1);
+    thread::scope(|scope| {
+        for pieces in pieces.chunks(share) {
+            scope.spawn(move || {
+                for _ in 0..n_rounds {
+                    black_box(black_box(pieces).iter().map(|piece| sum(piece)).fold(0, u64::wrapping_add));
+                }
+            });
+        }
+    });
+}
+
+/// The sum of the words of `bytes`, but for a last part of one block.
+fn sum(bytes: &[u8]) -> u64 {
+    let mut lanes = [0_u64; LANES];
+    let (blocks, _) = bytes.as_chunks::<{ 8 * LANES }>();
+    for block in blocks {
+        let (words, _) = block.as_chunks::<8>();
+        for (lane, word) in lanes.iter_mut().zip(words) {
+            *lane = lane.wrapping_add(u64::from_le_bytes(*word));
+        }
+    }
+    lanes.into_iter().fold(0, u64::wrapping_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_of_whole_blocks_is_read() {
+        let bytes: Vec<u8> = (0..16_u64).chain([9]).flat_map(u64::to_le_bytes).collect();
+        assert_eq!(sum(&bytes), 120);
+        assert_eq!(sum(&bytes[..63]), 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! `forerun perplexity`: how well a model predicts a text.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use forerun_decode::perplexity::{LOGIT_ROWS, WINDOW_DEFAULT};
+use forerun_decode::{DecodeError, Engine, Estimate, Perplexity, ScoreEvent, Telemetry, TextLength};
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::args::PerplexityArgs;
+use crate::interrupt::Interrupt;
+use crate::load::{engine_config, report, warm_up};
+use crate::progress::{Bar, Unit};
+use crate::say::say;
+
+/// Where nobody watches a bar, the estimate is said after the first windows and then every so many.
+const SAID_EVERY: u64 = 16;
+
+/// Scores a text.
+pub(crate) fn perplexity(args: &PerplexityArgs) -> Result<Outcome, Box<dyn Error>> {
+    let interrupt = Interrupt::install()?;
+    // Before the model, which takes longer to open.
+    let path = args.text.as_path();
+    let text = open(path)?;
+    let mut model = args.model.clone();
+    model.model = model.model.or_else(|| args.file.clone());
+    model.ctx = model.ctx.or(u32::try_from(WINDOW_DEFAULT).ok());
+    let mut config = engine_config(&model)?;
+    config.logit_rows = LOGIT_ROWS;
+    let mut engine = Engine::open(&config)?;
+    let quiet = args.model.quiet;
+    if !quiet {
+        report(&engine, &[]);
+    }
+    let window = engine.plan().context;
+    let counted = interrupt.while_idle(|| TextLength::of(text, engine.tokenizer(), window));
+    let length = counted.map_err(|source| TextError::of(path, source))?;
+    if !warm_up(&engine, quiet, &interrupt) {
+        return Ok(Outcome::Interrupted);
+    }
+    let mut scoring = Perplexity::new(&mut engine, open(path)?, length);
+    let is_whole = score(&mut scoring, length, &interrupt, quiet).map_err(|source| match source {
+        DecodeError::TextChanged { .. } | DecodeError::ReadText { .. } | DecodeError::NotUtf8 { .. } => {
+            TextError::of(path, source).into()
+        }
+        source => Box::<dyn Error>::from(source),
+    })?;
+    if !is_whole {
+        say!("interrupted after {} of {} windows", scoring.n_windows(), length.n_windows);
+    }
+    if let Some(estimate) = scoring.estimate() {
+        let sizes = Sizes { ctx: window, windows: scoring.n_windows(), windows_total: length.n_windows };
+        print(args, estimate, sizes, &scoring.telemetry())?;
+    }
+    Ok(if is_whole { Outcome::Done } else { Outcome::Interrupted })
+}
+
+/// Runs to the end, or until interrupted: then `false`.
+fn score(
+    scoring: &mut Perplexity<'_, File>,
+    length: TextLength,
+    interrupt: &Interrupt,
+    quiet: bool,
+) -> Result<bool, DecodeError> {
+    let bar = Bar::new("scoring", Unit::Windows, length.n_windows, quiet);
+    let says = !quiet && !io::stderr().is_terminal();
+    while !interrupt.is_set() {
+        let Some(event) = scoring.next()? else { return Ok(true) };
+        if let (ScoreEvent::Window { n }, Some(estimate)) = (event, scoring.estimate()) {
+            let words = words(estimate);
+            if says && n < length.n_windows && (n.is_multiple_of(SAID_EVERY) || n.is_power_of_two()) {
+                say!("{n} of {} windows: {words}", length.n_windows);
+            }
+            bar.set(n);
+            bar.say(words);
+        }
+    }
+    Ok(false)
+}
+
+fn words(Estimate { perplexity, stderr, .. }: Estimate) -> String {
+    format!("perplexity {perplexity:.4} ± {stderr:.4}")
+}
+
+/// A text that can't be scored.
+#[derive(Debug, thiserror::Error)]
+#[error("can't score {path}")]
+struct TextError {
+    path: String,
+    source: Box<DecodeError>,
+}
+
+impl TextError {
+    fn of(path: &Path, source: DecodeError) -> Self {
+        Self { path: path.display().to_string(), source: Box::new(source) }
+    }
+}
+
+fn open(path: &Path) -> Result<File, TextError> {
+    File::open(path).map_err(|source| TextError::of(path, DecodeError::ReadText { source }))
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Sizes {
+    ctx: usize,
+    windows: u64,
+    windows_total: u64,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Output<'a> {
+    perplexity: f64,
+    stderr: f64,
+    tokens: u64,
+    #[serde(flatten)]
+    sizes: Sizes,
+    #[serde(flatten)]
+    telemetry: &'a Telemetry,
+}
+
+fn print(args: &PerplexityArgs, estimate: Estimate, sizes: Sizes, telemetry: &Telemetry) -> io::Result<()> {
+    let Estimate { perplexity, stderr, n_tokens: tokens } = estimate;
+    let mut stdout = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut stdout, &Output { perplexity, stderr, tokens, sizes, telemetry })?;
+        return stdout.write_all(b"\n");
+    }
+    let Sizes { ctx, windows, windows_total } = sizes;
+    let of_all = if windows < windows_total { format!(" of {windows_total}") } else { String::new() };
+    writeln!(stdout, "{} over {tokens} tokens in {windows}{of_all} windows of {ctx}", words(estimate))
+}

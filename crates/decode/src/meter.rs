@@ -1,0 +1,72 @@
+//! Counts from one moment to another, for the figures of whatever ran between them.
+
+use forerun_model::Nanos;
+use forerun_scheduler::SchedulerStats;
+use forerun_storage::StoreStats;
+
+use crate::engine::Engine;
+use crate::telemetry::{Memory, Process, Telemetry};
+
+/// The engine's counts at the moment when something began.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    scheduler: SchedulerStats,
+    store: StoreStats,
+}
+
+/// What was done since, as its driver knows it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    /// Tokens of prompts.
+    pub(crate) prompt_tokens: usize,
+    /// Those of them that were held already.
+    pub(crate) reused_tokens: usize,
+    /// Time to read the others.
+    pub(crate) prompt_time: Nanos,
+    /// Tokens generated.
+    pub(crate) decode_tokens: usize,
+    /// Steps that were fed a token of them.
+    pub(crate) decode_steps: usize,
+    /// Time of these steps.
+    pub(crate) decode_time: Nanos,
+}
+
+impl Meter {
+    /// Begins to count.
+    pub(crate) fn start(engine: &Engine) -> Self {
+        Self { scheduler: engine.scheduler_stats(), store: engine.store_stats() }
+    }
+
+    /// Figures of `work`, which is all that `engine` did since.
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+    pub(crate) fn telemetry(&self, engine: &Engine, work: &Work) -> Telemetry {
+        let scheduler = engine.scheduler_stats().since(&self.scheduler);
+        let (store, disk) = (engine.store_stats(), engine.disk());
+        let decode_ms = work.decode_time.as_millis_f64();
+        let loop_ms = work.prompt_time.as_millis_f64() + decode_ms;
+        let stall_ms = scheduler.stall.as_millis_f64();
+        let process = Process::read();
+        Telemetry {
+            prompt_tokens: work.prompt_tokens,
+            prompt_ms: work.prompt_time.as_millis_f64(),
+            prompt_reused_tokens: work.reused_tokens,
+            decode_tokens: work.decode_tokens,
+            decode_ms,
+            tokens_per_second: if decode_ms > 0.0 { work.decode_steps as f64 * 1e3 / decode_ms } else { 0.0 },
+            bytes_demand: scheduler.bytes_demand,
+            bytes_guess: scheduler.bytes_guess,
+            bytes_wasted: scheduler.bytes_wasted,
+            reads: store.n_reads - self.store.n_reads,
+            merged_reads: store.n_merged - self.store.n_merged,
+            disk_limit: disk.limit,
+            disk_rate: disk.probed,
+            experts_again: scheduler.again,
+            hit_rate: scheduler.hit_rate(),
+            stall_ms,
+            compute_ms: (loop_ms - stall_ms).max(0.0),
+            memory: Memory::of(engine.plan(), process),
+            swap_bytes: process.map(|process| process.swap_bytes),
+            decisions: engine.decisions(),
+        }
+    }
+}
