@@ -4,10 +4,9 @@ use std::hint::black_box;
 use std::thread;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use forerun_compute::activation::Activations;
-use forerun_compute::dot::best;
-use forerun_compute::ops::silu_times;
-use forerun_compute::products::{Products, Quantised, Rows};
+use forerun_compute::activation::{Activations, Rows};
+use forerun_compute::kernels::best;
+use forerun_compute::products::{ExpertBuffers, ExpertMatrices, Products, Quantised};
 use forerun_compute::tensor::Matrix;
 use forerun_compute::workers::Workers;
 use forerun_model::{ExpertLayout, MatrixLayout, QuantType};
@@ -20,12 +19,13 @@ const TYPES: [QuantType; 4] = [QuantType::Q3_K, QuantType::Q4_K, QuantType::Q6_K
 /// Rows that want the expert: one in decode, few in verification, many in a prompt.
 const ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// `n` bytes of seeded noise. A block's scales are noise too, which costs an integer kernel no time.
+/// `n` bytes of seeded noise, so small that scales made of it are finite.
 fn noise(n: usize) -> Vec<u8> {
     let mut rng = Rng::new(1);
     let words = n.div_ceil(8);
     let mut bytes: Vec<u8> = (0..words).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bytes.truncate(n);
+    bytes.iter_mut().for_each(|byte| *byte &= 0x3F);
     bytes
 }
 
@@ -55,19 +55,15 @@ impl Rig {
     fn run(&mut self, products: &mut Quantised, input: &[f32]) {
         let Self { layout, record, x, inner, gate, up, out } = self;
         let (n_rows, parts) = (input.len() / HIDDEN, layout.offsets());
-        let matrix = |at: u32, layout: MatrixLayout| {
-            let start = at as usize;
-            Matrix { layout, bytes: &record[start..start + layout.bytes()] }
+        let matrix =
+            |at: usize, layout: MatrixLayout| Matrix { layout, bytes: &record[at..at + layout.bytes()] };
+        let expert = ExpertMatrices {
+            gate: matrix(parts.gate, layout.gate),
+            up: matrix(parts.up, layout.up),
+            down: matrix(parts.down, layout.down),
         };
-        x.start(n_rows, HIDDEN).copy_from_slice(input);
-        products.multiply(matrix(parts.gate, layout.gate), x, Rows::All, gate);
-        products.multiply(matrix(parts.up, layout.up), x, Rows::All, up);
-        silu_times(gate, up);
-        // Noise for scales makes values that no model has; the kernels want finite ones.
-        for (value, input) in inner.start(n_rows, INNER).iter_mut().zip(black_box(input)) {
-            *value = *input;
-        }
-        products.multiply(matrix(parts.down, layout.down), inner, Rows::All, out);
+        x.start(n_rows, HIDDEN).copy_from_slice(black_box(input));
+        products.expert(expert, x, Rows::All, ExpertBuffers { gates: gate, ups: up, inner }, out);
         black_box(out);
     }
 }
@@ -81,7 +77,7 @@ fn expert(c: &mut Criterion) {
         for n_rows in ROWS {
             let mut rig = Rig::new(quant, n_rows);
             let bytes = noise(n_rows * HIDDEN);
-            let input: Vec<f32> = bytes.iter().map(|&byte| f32::from(byte) / 128.0 - 1.0).collect();
+            let input: Vec<f32> = bytes.iter().map(|&byte| f32::from(byte) / 32.0 - 1.0).collect();
             group.throughput(Throughput::Elements(n_rows as u64));
             group.bench_function(BenchmarkId::from_parameter(n_rows), |b| {
                 b.iter(|| rig.run(&mut products, &input));

@@ -39,6 +39,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/compute/src/kernels/isa.rs",
     "crates/compute/src/kernels/neon_ops.rs",
     "crates/compute/src/products/quantised.rs",
+    "crates/compute/src/stack/moe.rs",
     "crates/compute/src/stack/recurrence.rs",
     "crates/compute/src/workers/mod.rs",
     "crates/compute/src/workers/pool.rs",

@@ -111,6 +111,9 @@ impl Exact {
         let (quant, n_out) = (matrix.layout.quant, matrix.layout.n_rows);
         let n = rows.len(x.n_rows());
         assert_eq!(out.len(), n * n_out, "an output for every row");
+        if n == 0 {
+            return;
+        }
         let form = if self.rounding == Rounding::None { Form::F32 } else { matrix.form() };
         x.prepare(form, self.isa(), &self.workers);
         self.weights.resize(matrix.layout.n_cols, 0.0);

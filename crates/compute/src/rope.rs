@@ -41,6 +41,7 @@ impl Rope {
 }
 
 /// Rotates the first channels of one head by a [`Rope::table`].
+#[inline(always)]
 pub fn rotate(head: &mut [f32], table: &[f32]) {
     let table = table.as_chunks::<2>().0;
     let (a, b) = head[..2 * table.len()].split_at_mut(table.len());

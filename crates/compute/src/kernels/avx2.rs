@@ -17,7 +17,7 @@ impl Kernels for Avx2 {
     }
 
     fn isa(&self) -> Isa {
-        Isa::detect()
+        Isa::from(*self)
     }
 
     fn multiply(&self, matrix: Matrix<'_>, x: Operand<'_>, out: &mut Columns<'_>) {

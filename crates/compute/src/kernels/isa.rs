@@ -51,7 +51,7 @@ impl Isa {
         Self::BASELINE
     }
 
-    /// Every set that this CPU has, for tests.
+    /// Every set that this CPU has, narrowest first.
     pub fn all() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
         match Self::detect().0 {
@@ -74,6 +74,22 @@ impl Isa {
             // SAFETY: the value exists, so `detect` saw these parts of AVX-512.
             Set::Avx512 => unsafe { on_avx512(work) },
         }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl From<super::Avx2> for Isa {
+    /// The loops that go with these kernels.
+    fn from(_: super::Avx2) -> Self {
+        Self(Set::Avx2)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl From<super::Avx512> for Isa {
+    /// The loops that go with these kernels.
+    fn from(_: super::Avx512) -> Self {
+        Self(Set::Avx512)
     }
 }
 

@@ -13,8 +13,10 @@ use crate::workers::{Share, Workers};
 
 /// Matrices whose products one call of the threads computes.
 const PRODUCTS_MAX: usize = 4;
-/// Rows of a matrix are cut between threads only at multiples of this, which kernels take at once.
-const ROWS_UNIT: usize = 16;
+/// Rows of a matrix are cut between threads only at multiples of what kernels take at once: few for few activations.
+const fn rows_unit(n: usize) -> usize {
+    if n < 8 { 4 } else { 16 }
+}
 
 /// Products on the stored blocks, with the best kernels of this CPU or those given.
 pub struct Quantised {
@@ -45,7 +47,7 @@ unsafe fn part(
     x: Operand<'_>,
     out: SharedColumns<'_>,
 ) {
-    let range = share.range(matrix.layout.n_rows, ROWS_UNIT);
+    let range = share.range(matrix.layout.n_rows, rows_unit(x.len()));
     if range.is_empty() {
         return;
     }

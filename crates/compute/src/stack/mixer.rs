@@ -103,25 +103,15 @@ fn attention<P: Products>(
         add_to_rows(new_values, &biases.v);
     }
 
-    let (isa, eps, n_rot) = (products.isa(), shape.norm_eps, shape.rope.n_rot);
-    let tables = &scratch.rope;
-    let turn = |heads: &mut [f32], row: usize, norm, stride| {
-        let table = &tables[row * n_rot..(row + 1) * n_rot];
-        isa.run(Turn { heads, dim, stride, norm, eps, table });
-    };
-    let norms = w.head_norms.as_ref();
-    let (q_norm, k_norm) = (norms.map(|n| &n.q[..]), norms.map(|n| &n.k[..]));
-    let workers = products.workers();
-    workers.rows(new_keys, kv_width, n * kv_width * 4, |row, heads| turn(heads, row, k_norm, dim));
-    workers.rows(queries, query_rows, n * query_rows * 4, |row, heads| turn(heads, row, q_norm, stride));
+    turn_heads(shape, w, products, &scratch.rope, (&mut *queries, &mut *new_keys));
     let new_rows = new_keys.chunks_exact(kv_width).zip(new_values.chunks_exact(kv_width));
     for (row, (new_key, new_value)) in new_rows.enumerate() {
         keys.write(past + row, new_key);
         values.write(past + row, new_value);
     }
 
-    let (queries, keys, values) = (&*queries, &*keys, &*values);
-    let work_bytes = n * (past + n) * kv_width * 4;
+    let (queries, keys, values, isa) = (&*queries, &*keys, &*values, products.isa());
+    let work_bytes = n * (past + n) * kv_width * 8;
     let inner = scratch.inner.start(n, q_width);
     let group = att.n_heads / att.n_kv_heads;
     products.workers().rows(inner, group * dim, work_bytes, |i, out| {
@@ -136,6 +126,28 @@ fn attention<P: Products>(
     let out = &mut scratch.out[..n * shape.hidden];
     let mut work = [Product { matrix: w.output.matrix(), out }];
     products.multiply(&mut scratch.inner, Rows::All, &mut work);
+}
+
+/// Normalises and rotates all rows' queries and keys.
+fn turn_heads<P: Products>(
+    shape: &ModelShape,
+    w: &AttentionWeights,
+    products: &P,
+    tables: &[f32],
+    (queries, keys): (&mut [f32], &mut [f32]),
+) {
+    let att = &shape.attention;
+    let (isa, eps, n_rot, dim) = (products.isa(), shape.norm_eps, shape.rope.n_rot, att.head_dim);
+    let norms = w.head_norms.as_ref();
+    let (q_norm, k_norm) = (norms.map(|n| &n.q[..]), norms.map(|n| &n.k[..]));
+    let turn = |heads: &mut [f32], row: usize, norm, stride| {
+        let table = &tables[row * n_rot..(row + 1) * n_rot];
+        isa.run(Turn { heads, dim, stride, norm, eps, table });
+    };
+    let (q_width, k_width, stride) = (att.query_rows(), att.kv_width(), att.query_rows() / att.n_heads);
+    let workers = products.workers();
+    workers.rows(keys, k_width, 4 * keys.len(), |row, heads| turn(heads, row, k_norm, dim));
+    workers.rows(queries, q_width, 4 * queries.len(), |row, heads| turn(heads, row, q_norm, stride));
 }
 
 /// Normalises (where there is a norm) and rotates the heads of one row; `stride` values lie from one to the next.

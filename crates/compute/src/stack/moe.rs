@@ -1,12 +1,14 @@
 //! The expert part of a layer: router, shared expert, routed experts, and their sum in rank order.
 
-use forerun_model::{LayerId, Routing};
+#![expect(unsafe_code, reason = "threads write columns of the same results, each its own")]
+
+use forerun_model::{LayerId, Routing, Use};
 
 use super::{Norm, Scratch, Stack};
 use crate::ComputeError;
 use crate::activation::Rows;
 use crate::backend::{ExpertJob, Scores};
-use crate::kernels::Loop;
+use crate::kernels::{Loop, SharedColumns};
 use crate::ops::{add_scaled, sigmoid, softmax};
 use crate::products::{ExpertBuffers, ExpertMatrices, Product, Products};
 use crate::router::choose;
@@ -90,10 +92,18 @@ impl<P: Products> Stack<P> {
         let matrices = ExpertMatrices { gate, up, down };
         expert(products, scratch, matrices, Rows::Some(expert_rows), job.uses.len());
         let (d, top_k) = (weights.shape.hidden, weights.shape.moe.top_k);
-        for (u, out) in job.uses.iter().zip(scratch.out.chunks_exact(d)) {
-            let at = u.row as usize * top_k + u.rank as usize;
-            scratch.ranked[at * d..(at + 1) * d].copy_from_slice(out);
-            scratch.rank_weights[at] = u.weight;
+        let place = |u: &Use| u.row as usize * top_k + u.rank as usize;
+        let (out, ranked) = (&scratch.out, SharedColumns::new(&mut scratch.ranked, d));
+        products.workers().share(8 * job.uses.len() * d, |share| {
+            let columns = share.range(d, 16);
+            // SAFETY: the shares' columns don't overlap.
+            let mut ranked = unsafe { ranked.part(columns.clone()) };
+            for (u, out) in job.uses.iter().zip(out.chunks_exact(d)) {
+                ranked.row(place(u)).copy_from_slice(&out[columns.clone()]);
+            }
+        });
+        for u in job.uses {
+            scratch.rank_weights[place(u)] = u.weight;
         }
         let current = self.current();
         let n_uses = job.uses.len();

@@ -11,7 +11,6 @@ mod sync;
 
 use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::ComputeError;
@@ -25,14 +24,14 @@ pub const SHARED_WORK_BYTES_MIN: usize = 48 * 1024;
 #[derive(Debug)]
 pub struct Workers {
     pool: Option<Pool>,
-    /// The pool has one caller at a time, so this must not be shared among threads.
-    one_caller: PhantomData<Cell<()>>,
+    /// Whether a call is under way: the pool takes one at a time. Also what keeps these from being shared among threads.
+    is_busy: Cell<bool>,
 }
 
 impl Workers {
     /// The caller's thread alone.
     pub fn single() -> Self {
-        Self { pool: None, one_caller: PhantomData }
+        Self { pool: None, is_busy: Cell::new(false) }
     }
 
     /// `n_threads` threads; zero counts as one.
@@ -45,7 +44,7 @@ impl Workers {
         }
         let pool = Pool::new(n_threads);
         let pool = pool.map_err(|e| ComputeError::Threads { n_threads, reason: e.to_string() })?;
-        Ok(Self { pool: Some(pool), one_caller: PhantomData })
+        Ok(Self { pool: Some(pool), is_busy: Cell::new(false) })
     }
 
     /// Threads.
@@ -54,13 +53,17 @@ impl Workers {
     }
 
     /// Calls `work` once on every thread, each with its share, and returns when all are done; on the caller's thread
-    /// alone when the work reads fewer than [`SHARED_WORK_BYTES_MIN`] bytes. Allocates nothing.
+    /// alone when the work reads fewer than [`SHARED_WORK_BYTES_MIN`] bytes, or is part of such a call. Allocates nothing.
     ///
     /// # Panics
     /// When `work` does, on any thread.
     pub fn share(&self, work_bytes: usize, work: impl Fn(Share<'_>) + Sync) {
         match &self.pool {
-            Some(pool) if work_bytes >= SHARED_WORK_BYTES_MIN => pool.run(&work),
+            Some(pool) if work_bytes >= SHARED_WORK_BYTES_MIN && !self.is_busy.replace(true) => {
+                // Also when the work panics.
+                let _busy = Busy(&self.is_busy);
+                pool.run(&work);
+            }
             _ => work(Share { index: 0, count: 1, others: None }),
         }
     }
@@ -82,6 +85,15 @@ impl Workers {
                 work(i, unsafe { out.part(i * row_len..(i + 1) * row_len) });
             }
         });
+    }
+}
+
+/// Ends a call when it is dropped.
+struct Busy<'a>(&'a Cell<bool>);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 
@@ -127,6 +139,8 @@ impl Share<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -142,6 +156,27 @@ mod tests {
             }
             assert_eq!(next, n);
         }
+    }
+
+    #[test]
+    fn a_call_within_a_call_is_the_callers_alone() {
+        thread_local!(static WORKERS: Workers = Workers::new(2).unwrap());
+        let caller = std::thread::current().id();
+        let (outer, inner) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        WORKERS.with(|workers| {
+            workers.share(usize::MAX, |_| {
+                outer.fetch_add(1, Ordering::Relaxed);
+                if std::thread::current().id() == caller {
+                    WORKERS.with(|again| {
+                        again.share(usize::MAX, |share| {
+                            assert_eq!(share.count, 1);
+                            inner.fetch_add(1, Ordering::Relaxed);
+                        });
+                    });
+                }
+            });
+        });
+        assert_eq!((outer.into_inner(), inner.into_inner()), (2, 1));
     }
 
     #[test]

@@ -141,8 +141,8 @@ impl Shared {
         let mut turns = 0;
         while self.call.0.load(Ordering::Acquire) == seen {
             if turns < SPINS_UNTIL_PARKED {
+                spin(turns);
                 turns += 1;
-                spin(0);
                 continue;
             }
             let parked = &self.parked[index].0;
@@ -161,11 +161,11 @@ impl Shared {
         // SAFETY: `run` returns, and its closure dies, only after this thread is done.
         let result = panic::catch_unwind(AssertUnwindSafe(|| unsafe { (*work.0)(share) }));
         if let Err(payload) = result {
-            // Those that only met the broken barrier come later and have nothing to tell.
-            if !self.broken.swap(true, Ordering::Relaxed)
-                && let Ok(mut panic) = self.panic.lock()
-            {
-                *panic = Some(payload);
+            let is_first = !self.broken.swap(true, Ordering::Relaxed);
+            match self.panic.lock() {
+                Ok(mut panic) if is_first => *panic = Some(payload),
+                // Others mostly met the broken barrier. Dropping what they have to tell could panic once more, past here.
+                _ => mem::forget(payload),
             }
         }
     }

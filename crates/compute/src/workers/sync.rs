@@ -28,7 +28,7 @@ pub(super) const SPINS_UNTIL_PARKED: usize = 1 << 12;
 pub(super) const SPINS_UNTIL_PARKED: usize = 0;
 /// How often a thread looks for another that is at work before it lets others run: there may be fewer cores than threads.
 #[cfg(not(loom))]
-const SPINS_UNTIL_YIELD: usize = 1 << 10;
+const SPINS_UNTIL_YIELD: usize = 1 << 11;
 
 /// A new thread.
 #[cfg(not(loom))]

@@ -45,7 +45,7 @@ impl Kernels for Avx512 {
     }
 
     fn isa(&self) -> Isa {
-        Isa::detect()
+        Isa::from(*self)
     }
 
     fn multiply(&self, matrix: Matrix<'_>, x: Operand<'_>, out: &mut Columns<'_>) {
