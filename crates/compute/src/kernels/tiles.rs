@@ -145,6 +145,7 @@ pub(super) struct Group<'a, const LEN: usize> {
     pub(super) codes: &'a [i8; LEN],
     /// The sums of 16 codes each; zeros for types that need none.
     pub(super) sums: &'a [i16; 16],
+    scale: f32,
 }
 
 /// One row of activations as groups.
@@ -166,7 +167,8 @@ impl<'a, const LEN: usize> Groups<'a, LEN> {
 
     #[inline(always)]
     fn get(&self, b: usize) -> Group<'a, LEN> {
-        Group { codes: &self.codes[b], sums: if LEN == 256 { &self.sums[b] } else { &NO_SUMS } }
+        let sums = if LEN == 256 { &self.sums[b] } else { &NO_SUMS };
+        Group { codes: &self.codes[b], sums, scale: self.scales[b] }
     }
 }
 
@@ -215,16 +217,11 @@ fn tile<B: Block<BYTES, LEN>, const BYTES: usize, const LEN: usize, const R: usi
     }
     let mut lanes = block.zero();
     for b in 0..per_row {
-        let mut of_rows = [&blocks[0]; R];
-        for (r, of_row) in of_rows.iter_mut().enumerate() {
-            *of_row = &rows[r][b];
+        let (of_rows, x) = (blocks_at(&rows, b), groups_at(groups, b));
+        for of_row in of_rows {
             for line in (0..BYTES).step_by(64) {
                 block.prefetch(of_row.as_ptr().wrapping_add(R * per_row * BYTES + line));
             }
-        }
-        let mut x = [groups[0].get(b); N];
-        for (i, x) in x.iter_mut().enumerate() {
-            *x = groups[i].get(b);
         }
         let mut scales = Scales { d: [0; TILE], dmin: [0; TILE], x: [0.0; TILE] };
         for lane in 0..TILE {
@@ -232,12 +229,38 @@ fn tile<B: Block<BYTES, LEN>, const BYTES: usize, const LEN: usize, const R: usi
             if let Some(at) = B::MIN_SCALE_AT {
                 scales.dmin[lane] = half_bits(of_rows[lane / N], at);
             }
-            scales.x[lane] = groups[lane % N].scales[b];
+            scales.x[lane] = x[lane % N].scale;
         }
         let sums = block.sums(&of_rows, &x, n);
         lanes = block.add(lanes, sums, &scales);
     }
     block.results(lanes)
+}
+
+/// Block `b` of every row.
+#[inline(always)]
+fn blocks_at<'a, const BYTES: usize, const R: usize>(
+    rows: &[&'a [[u8; BYTES]]; R],
+    b: usize,
+) -> [&'a [u8; BYTES]; R] {
+    let mut at = [&rows[0][b]; R];
+    for (r, at) in at.iter_mut().enumerate() {
+        *at = &rows[r][b];
+    }
+    at
+}
+
+/// Group `b` of every row of activations.
+#[inline(always)]
+fn groups_at<'a, const LEN: usize, const N: usize>(
+    rows: &[Groups<'a, LEN>; N],
+    b: usize,
+) -> [Group<'a, LEN>; N] {
+    let mut at = [rows[0].get(b); N];
+    for (i, at) in at.iter_mut().enumerate() {
+        *at = rows[i].get(b);
+    }
+    at
 }
 
 #[inline(always)]
