@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::avx2_ops::Avx2;
 use super::scales::{raw_scales_q3_k, scales_mins_k4};
-use super::tiles::{Block, Dot, Group, Scales, TILE, bytes_at};
+use super::tiles::{Activations, Block, Dot, Group, Scales, TILE, bytes_at};
 
 /// 256 weights of one row.
 pub(super) struct Weights {
@@ -161,7 +161,7 @@ impl<T: Wide<BYTES, PARTS>, const BYTES: usize, const PARTS: usize> Block<BYTES,
     fn sums<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; BYTES]; R],
-        x: &[Group<'_, 256>; N],
+        x: Activations<'_, 256, N>,
         n: usize,
     ) -> Self::Sums {
         self.dots(rows, x, n)
@@ -312,7 +312,7 @@ impl Block<34, 32> for Q8Zero {
     fn sums<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; 34]; R],
-        x: &[Group<'_, 32>; N],
+        x: Activations<'_, 32, N>,
         n: usize,
     ) -> Self::Sums {
         self.dots(rows, x, n)
