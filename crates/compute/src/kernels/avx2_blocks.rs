@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::avx2_ops::Avx2;
 use super::scales::{raw_scales_q3_k, scales_mins_k4};
-use super::tiles::{Block, Dot, Group, Scales, TILE, bytes_at};
+use super::tiles::{Activations, Block, Dot, Group, Scales, TILE, bytes_at};
 
 /// 256 weights of one row.
 pub(super) struct Weights {
@@ -18,17 +18,21 @@ pub(super) struct Weights {
 }
 
 /// For each 32 weights the bytes of their scale in every half of a register of 8 16-bit scales.
-const SCALE_OF: [[u8; 32]; 8] = {
-    let mut all = [[0; 32]; 8];
-    let mut i = 0;
-    while i < 256 {
-        all[i / 32][i % 32] = (i / 32 * 2 + i % 2) as u8;
-        i += 1;
-    }
-    all
-};
+const SCALE_OF: [[u8; 32]; 8] =
+    [lanes(0), lanes(2), lanes(4), lanes(6), lanes(8), lanes(10), lanes(12), lanes(14)];
 /// Even bytes, then odd ones.
 const EVEN_ODD: [u8; 16] = [0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15];
+
+/// The bytes `low` and `low + 1` in turn.
+const fn lanes(low: u8) -> [u8; 32] {
+    let mut bytes = [low; 32];
+    let mut i = 1;
+    while i < 32 {
+        bytes[i] += 1;
+        i += 2;
+    }
+    bytes
+}
 
 impl Avx2 {
     /// The scales of every 32 weights from 8 16-bit scales in each half.
@@ -61,11 +65,10 @@ impl Avx2 {
     /// Products of a block's weights with 256 codes, scaled: a sum in eight parts, added to `start`.
     #[inline(always)]
     fn dot_256(self, block: &Weights, codes: &[i8; 256], start: __m256i) -> __m256i {
-        let codes = codes.as_chunks::<32>().0;
         let mut sum = start;
-        for i in 0..8 {
+        for (i, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
             // Weights are below 64, so two products fit 16 bits.
-            let pairs = self.pairs_u8_i8(block.weights[i], self.load_i8(&codes[i]));
+            let pairs = self.pairs_u8_i8(block.weights[i], self.load_i8(codes));
             sum = self.add_i32(sum, self.pairs_i16(pairs, block.scales[i]));
         }
         sum
@@ -158,7 +161,7 @@ impl<T: Wide<BYTES, PARTS>, const BYTES: usize, const PARTS: usize> Block<BYTES,
     fn sums<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; BYTES]; R],
-        x: &[Group<'_, 256>; N],
+        x: Activations<'_, 256, N>,
         n: usize,
     ) -> Self::Sums {
         self.dots(rows, x, n)
@@ -309,7 +312,7 @@ impl Block<34, 32> for Q8Zero {
     fn sums<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; 34]; R],
-        x: &[Group<'_, 32>; N],
+        x: Activations<'_, 32, N>,
         n: usize,
     ) -> Self::Sums {
         self.dots(rows, x, n)

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use super::isa::Loop;
 use super::neon_ops::{Neon, NeonDot};
 use super::neon_unpack::{Weights, Wide};
-use super::tiles::{Block, Dot, Group, Scales, TILE, bytes_at};
+use super::tiles::{Activations, Block, Dot, Group, Scales, TILE, bytes_at};
 
 /// How products of bytes are summed.
 pub(super) trait Bytes: Copy {
@@ -216,7 +216,7 @@ impl<V: Bytes, T: Wide<BYTES, PARTS>, const BYTES: usize, const PARTS: usize> Bl
     fn sums<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; BYTES]; R],
-        x: &[Group<'_, 256>; N],
+        x: Activations<'_, 256, N>,
         n: usize,
     ) -> Self::Sums {
         let v = self.0.neon();
@@ -286,7 +286,7 @@ impl<V: Bytes> Block<34, 32> for Q8Zero<V> {
     fn sums<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; 34]; R],
-        x: &[Group<'_, 32>; N],
+        x: Activations<'_, 32, N>,
         n: usize,
     ) -> Self::Sums {
         self.0.neon().eight_sums(&self.dots(rows, x, n), 0)

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use super::neon_blocks::{Q8Zero, Wides};
 use super::neon_ops::{Neon, NeonI8mm};
 use super::neon_unpack::{Weights, Wide};
-use super::tiles::{Block, Dot, Group, Scales, TILE};
+use super::tiles::{Activations, Block, Dot, Group, Scales, TILE};
 
 /// The same 16 columns of two rows: the first eight of both, then the last eight of both.
 type RowPair = [int8x16_t; 2];
@@ -143,7 +143,7 @@ impl<T: Wide<BYTES, PARTS>, const BYTES: usize, const PARTS: usize> Block<BYTES,
     fn sums<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; BYTES]; R],
-        x: &[Group<'_, 256>; N],
+        x: Activations<'_, 256, N>,
         n: usize,
     ) -> Self::Sums {
         if R == 1 || N == 1 {
@@ -155,7 +155,7 @@ impl<T: Wide<BYTES, PARTS>, const BYTES: usize, const PARTS: usize> Block<BYTES,
             let (a, b) = (T::unpack(v, rows[2 * r]), T::unpack(v, rows[2 * r + 1]));
             let weights = WeightPairs::new(self.0, &a, &b);
             for i in 0..N / 2 {
-                let square = self.square(&weights, [x[2 * i], x[2 * i + 1]], T::GROUP / 16);
+                let square = self.square(&weights, [x.get(2 * i), x.get(2 * i + 1)], T::GROUP / 16);
                 for part in 0..PARTS {
                     squares[part][r * (N / 2) + i] = square[part];
                 }
@@ -203,7 +203,7 @@ impl Block<34, 32> for Q8ZeroPairs {
     fn sums<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; 34]; R],
-        x: &[Group<'_, 32>; N],
+        x: Activations<'_, 32, N>,
         n: usize,
     ) -> Self::Sums {
         let single = Q8Zero(self.0.dot());
@@ -216,7 +216,7 @@ impl Block<34, 32> for Q8ZeroPairs {
             let (a, b) = (single.unpack(rows[2 * r]), single.unpack(rows[2 * r + 1]));
             for i in 0..N / 2 {
                 let (first, second) =
-                    (x[2 * i].codes.as_chunks::<16>().0, x[2 * i + 1].codes.as_chunks::<16>().0);
+                    (x.get(2 * i).codes.as_chunks::<16>().0, x.get(2 * i + 1).codes.as_chunks::<16>().0);
                 let square = &mut squares[r * (N / 2) + i];
                 for at in 0..2 {
                     *square =

@@ -19,8 +19,9 @@ pub(super) struct Weights {
 impl Neon {
     /// Bytes moved by `by` bits: up, or down when negative.
     #[inline(always)]
-    fn moved(self, v: uint8x16_t, by: i8) -> uint8x16_t {
-        self.shift(v, self.splat_i8(by))
+    #[expect(clippy::cast_possible_truncation, reason = "bytes are moved by less than eight bits")]
+    fn moved(self, v: uint8x16_t, by: i64) -> uint8x16_t {
+        self.shift(v, self.splat_i8(by as i8))
     }
 
     /// A nibble of every byte: the lower or the upper one.
@@ -81,8 +82,8 @@ impl Wide<110, 1> for Q3K {
         for (i, weights) in weights.iter_mut().enumerate() {
             let (half, quarter, odd) = (i / 8, i % 8 / 2, i % 2 * 16);
             let codes = v.load(bytes_at(block, 32 + 32 * half + odd));
-            let low = v.and(v.moved(codes, -2 * quarter as i8), v.splat_u8(3));
-            let thirds = v.moved(v.load(bytes_at(block, odd)), 2 - (i / 2) as i8);
+            let low = v.and(v.moved(codes, -2 * quarter as i64), v.splat_u8(3));
+            let thirds = v.moved(v.load(bytes_at(block, odd)), 2 - (i / 2) as i64);
             let code = v.or(low, v.and(thirds, v.splat_u8(4)));
             *weights = v.sub_i8(v.signed(code), v.splat_i8(4));
         }
@@ -123,7 +124,7 @@ impl Wide<176, 2> for Q5K {
         for (i, weights) in weights.iter_mut().enumerate() {
             let (pair, upper, odd) = (i / 4, i % 4 >= 2, i % 2 * 16);
             let low = v.nibbles(v.load(bytes_at(block, 48 + 32 * pair + odd)), upper);
-            let fifths = v.moved(v.load(bytes_at(block, 16 + odd)), 4 - (i / 2) as i8);
+            let fifths = v.moved(v.load(bytes_at(block, 16 + odd)), 4 - (i / 2) as i64);
             *weights = v.signed(v.or(low, v.and(fifths, v.splat_u8(16))));
         }
         Weights { weights, scales, mins }
@@ -143,7 +144,7 @@ impl Wide<210, 1> for Q6K {
         for (i, weights) in weights.iter_mut().enumerate() {
             let (half, quarter, odd) = (i / 8, i % 8 / 2, i % 2 * 16);
             let low = v.load(bytes_at(block, 64 * half + quarter % 2 * 32 + odd));
-            let high = v.moved(v.load(bytes_at(block, 128 + 32 * half + odd)), 4 - 2 * quarter as i8);
+            let high = v.moved(v.load(bytes_at(block, 128 + 32 * half + odd)), 4 - 2 * quarter as i64);
             let code = v.or(v.nibbles(low, quarter >= 2), v.and(high, v.splat_u8(0x30)));
             *weights = v.sub_i8(v.signed(code), v.splat_i8(32));
         }

@@ -39,7 +39,7 @@ pub(super) trait Block<const BYTES: usize, const LEN: usize>: Copy {
     fn sums<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; BYTES]; R],
-        x: &[Group<'_, LEN>; N],
+        x: Activations<'_, LEN, N>,
         n: usize,
     ) -> Self::Sums;
 
@@ -74,14 +74,14 @@ pub(super) trait Dot<const BYTES: usize, const LEN: usize>: Copy {
     fn dots<const R: usize, const N: usize>(
         self,
         rows: &[&[u8; BYTES]; R],
-        x: &[Group<'_, LEN>; N],
+        x: Activations<'_, LEN, N>,
         n: usize,
     ) -> [Self::Sum; TILE] {
         let mut sums = [self.no_sum(); TILE];
         for r in 0..R {
             let weights = self.unpack(rows[r]);
             for i in 0..n {
-                sums[r * N + i] = self.dot(&weights, x[i]);
+                sums[r * N + i] = self.dot(&weights, x.get(i));
             }
         }
         sums
@@ -145,6 +145,28 @@ pub(super) struct Group<'a, const LEN: usize> {
     pub(super) codes: &'a [i8; LEN],
     /// The sums of 16 codes each; zeros for types that need none.
     pub(super) sums: &'a [i16; 16],
+}
+
+/// The same columns of `N` rows of activations.
+#[derive(Clone, Copy)]
+pub(super) struct Activations<'a, const LEN: usize, const N: usize> {
+    rows: &'a [Groups<'a, LEN>; N],
+    b: usize,
+    /// The first and the last row's, looked up already: of one or two rows these are all.
+    ends: [Group<'a, LEN>; 2],
+}
+
+impl<'a, const LEN: usize, const N: usize> Activations<'a, LEN, N> {
+    #[inline(always)]
+    fn new(rows: &'a [Groups<'a, LEN>; N], b: usize) -> Self {
+        Self { rows, b, ends: [rows[0].get(b), rows[N - 1].get(b)] }
+    }
+
+    /// Row `i`'s.
+    #[inline(always)]
+    pub(super) fn get(&self, i: usize) -> Group<'a, LEN> {
+        if N <= 2 { self.ends[i] } else { self.rows[i].get(self.b) }
+    }
 }
 
 /// One row of activations as groups.
@@ -215,29 +237,48 @@ fn tile<B: Block<BYTES, LEN>, const BYTES: usize, const LEN: usize, const R: usi
     }
     let mut lanes = block.zero();
     for b in 0..per_row {
-        let mut of_rows = [&blocks[0]; R];
-        for (r, of_row) in of_rows.iter_mut().enumerate() {
-            *of_row = &rows[r][b];
+        let (of_rows, x) = (blocks_at(&rows, b), Activations::new(groups, b));
+        for of_row in of_rows {
             for line in (0..BYTES).step_by(64) {
                 block.prefetch(of_row.as_ptr().wrapping_add(R * per_row * BYTES + line));
             }
         }
-        let mut x = [groups[0].get(b); N];
-        for (i, x) in x.iter_mut().enumerate() {
-            *x = groups[i].get(b);
-        }
-        let mut scales = Scales { d: [0; TILE], dmin: [0; TILE], x: [0.0; TILE] };
-        for lane in 0..TILE {
-            scales.d[lane] = half_bits(of_rows[lane / N], B::SCALE_AT);
-            if let Some(at) = B::MIN_SCALE_AT {
-                scales.dmin[lane] = half_bits(of_rows[lane / N], at);
-            }
-            scales.x[lane] = groups[lane % N].scales[b];
-        }
-        let sums = block.sums(&of_rows, &x, n);
+        let sums = block.sums(&of_rows, x, n);
+        let scales = scales_at::<B, BYTES, LEN, R, N>(&of_rows, groups, b);
         lanes = block.add(lanes, sums, &scales);
     }
     block.results(lanes)
+}
+
+/// Block `b` of every row.
+#[inline(always)]
+fn blocks_at<'a, const BYTES: usize, const R: usize>(
+    rows: &[&'a [[u8; BYTES]]; R],
+    b: usize,
+) -> [&'a [u8; BYTES]; R] {
+    let mut at = [&rows[0][b]; R];
+    for (r, at) in at.iter_mut().enumerate() {
+        *at = &rows[r][b];
+    }
+    at
+}
+
+/// The scales of block `b` of every row and group `b` of every row of activations.
+#[inline(always)]
+fn scales_at<B: Block<BYTES, LEN>, const BYTES: usize, const LEN: usize, const R: usize, const N: usize>(
+    blocks: &[&[u8; BYTES]; R],
+    groups: &[Groups<'_, LEN>; N],
+    b: usize,
+) -> Scales {
+    let mut scales = Scales { d: [0; TILE], dmin: [0; TILE], x: [0.0; TILE] };
+    for lane in 0..TILE {
+        scales.d[lane] = half_bits(blocks[lane / N], B::SCALE_AT);
+        if let Some(at) = B::MIN_SCALE_AT {
+            scales.dmin[lane] = half_bits(blocks[lane / N], at);
+        }
+        scales.x[lane] = groups[lane % N].scales[b];
+    }
+    scales
 }
 
 #[inline(always)]
