@@ -146,44 +146,62 @@ mod tests {
     use crate::kernels::Isa;
     use crate::kv_cache::KvType;
 
-    #[test]
-    fn blocks_give_what_one_softmax_gives() {
-        let parts = AttentionParts { gate: false, head_norms: false, biases: false };
-        let shape = AttentionShape { n_heads: 2, n_kv_heads: 1, head_dim: 4, parts };
-        let n = 3 * BLOCK + 5;
-        let (mut keys, mut values) = (KvRows::new(KvType::F32, n, 4), KvRows::new(KvType::F32, n, 4));
-        let value = |i: usize, j: usize| ((i * 7 + j * 13) % 29) as f32 / 7.0 - 2.0;
-        for i in 0..n {
-            keys.write(i, &std::array::from_fn::<_, 4, _>(|j| value(i, j)));
-            values.write(i, &std::array::from_fn::<_, 4, _>(|j| value(i + 3, j)));
-        }
-        let queries = [9.0, 9.0, 9.0, 9.0, 0.5, -1.0, 2.0, 0.25];
-        let query = &queries[4..];
+    fn value(i: usize, j: usize) -> f32 {
+        ((i * 7 + j * 13) % 29) as f32 / 7.0 - 2.0
+    }
+
+    /// One softmax over all keys, in f64.
+    fn plain(query: &[f32], column: usize, n: usize) -> Vec<f64> {
+        let dim = query.len();
+        let key = |i, j| f64::from(value(i, column + j));
         let scores: Vec<f64> = (0..n)
-            .map(|i| (0..4).map(|j| f64::from(query[j]) * f64::from(value(i, j))).sum::<f64>() / 2.0)
+            .map(|i| (0..dim).map(|j| f64::from(query[j]) * key(i, j)).sum::<f64>() / (dim as f64).sqrt())
             .collect();
         let max = scores.iter().fold(f64::MIN, |m, &s| m.max(s));
         let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-        let mut found = Vec::new();
-        for isa in Isa::all() {
-            let mut out = [0.0; 8];
-            isa.run(Attend {
-                shape,
-                kv_head: 0,
-                queries: &queries,
-                stride: 4,
-                keys: &keys,
-                values: &values,
-                n_keys: n,
-                out: &mut out,
-            });
-            for (j, out) in out[4..].iter().enumerate() {
-                let want: f64 =
-                    (0..n).map(|i| (scores[i] - max).exp() / total * f64::from(value(i + 3, j))).sum();
-                assert!((f64::from(*out) - want).abs() < 1e-5, "{out} {want}");
+        let weight = |i: usize| (scores[i] - max).exp() / total;
+        (0..dim).map(|j| (0..n).map(|i| weight(i) * key(i + 3, j)).sum()).collect()
+    }
+
+    #[test]
+    fn blocks_give_what_one_softmax_gives() {
+        let parts = AttentionParts { gate: false, head_norms: false, biases: false };
+        // Heads beyond those that are walked together, columns beyond those that are summed together.
+        for (n_heads, n_kv_heads, head_dim, n) in
+            [(2, 1, 4, 101), (4, 2, 64, 31), (10, 1, 72, 33), (18, 2, 256, 65), (1, 1, 1, 1)]
+        {
+            let shape = AttentionShape { n_heads, n_kv_heads, head_dim, parts };
+            let width = shape.kv_width();
+            for kv in [KvType::F32, KvType::F16] {
+                let (mut keys, mut values) = (KvRows::new(kv, n, width), KvRows::new(kv, n, width));
+                for i in 0..n {
+                    keys.write(i, &(0..width).map(|j| value(i, j)).collect::<Vec<_>>());
+                    values.write(i, &(0..width).map(|j| value(i + 3, j)).collect::<Vec<_>>());
+                }
+                check(shape, (&keys, &values), n, if kv == KvType::F32 { 1e-5 } else { 3e-3 });
             }
-            found.push(out.map(f32::to_bits));
         }
-        assert!(found.iter().all(|out| *out == found[0]), "every instruction set gives the same bits");
+    }
+
+    fn check(shape: AttentionShape, (keys, values): (&KvRows, &KvRows), n_keys: usize, bound: f64) {
+        let (dim, group) = (shape.head_dim, shape.n_heads / shape.n_kv_heads);
+        let stride = dim + 3;
+        let queries: Vec<f32> = (0..group * stride).map(|i| value(i, i / 5) / 2.0).collect();
+        for kv_head in 0..shape.n_kv_heads {
+            let mut bits = Vec::new();
+            for isa in Isa::all() {
+                let mut out = vec![f32::NAN; group * dim];
+                let queries = &queries;
+                isa.run(Attend { shape, kv_head, queries, stride, keys, values, n_keys, out: &mut out });
+                for (head, out) in out.chunks_exact(dim).enumerate() {
+                    let want = plain(&queries[head * stride..][..dim], kv_head * dim, n_keys);
+                    for (out, want) in out.iter().zip(want) {
+                        assert!((f64::from(*out) - want).abs() < bound, "{shape:?} {out} {want}");
+                    }
+                }
+                bits.push(out.iter().map(|v| v.to_bits()).collect::<Vec<_>>());
+            }
+            assert!(bits.iter().all(|b| *b == bits[0]), "every instruction set gives the same bits");
+        }
     }
 }

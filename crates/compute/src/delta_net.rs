@@ -27,6 +27,9 @@ const COLUMNS: usize = 32;
 
 /// Writes the state after one token to `new` and the head's output to `out`; `old` is the state before it, or `None` when
 /// that is what `new` holds.
+///
+/// # Panics
+/// When the sizes don't fit each other.
 #[inline(always)]
 pub fn step(old: Option<&[f32]>, new: &mut [f32], input: DeltaInput<'_>, out: &mut [f32]) {
     let width = input.value.len();
@@ -93,5 +96,80 @@ pub fn convolve<'a>(taps: impl Iterator<Item = (&'a [f32], &'a [f32])>, out: &mu
     }
     for out in out {
         *out = silu(*out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernels::{Isa, Loop};
+
+    /// Tokens one after another, the first from `old`.
+    struct Steps<'a> {
+        old: &'a [f32],
+        new: &'a mut [f32],
+        inputs: &'a [DeltaInput<'a>],
+        out: &'a mut [f32],
+    }
+
+    impl Loop for Steps<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run(self) {
+            for (i, input) in self.inputs.iter().enumerate() {
+                let old = (i == 0).then_some(self.old);
+                step(old, self.new, *input, &mut self.out[i * input.value.len()..][..input.value.len()]);
+            }
+        }
+    }
+
+    /// The rule as it is written at the top of this file, in f64.
+    fn plain(state: &mut [f64], input: &DeltaInput<'_>) -> Vec<f64> {
+        let (keys, width) = (input.key.len(), input.value.len());
+        let wide = |x: f32| f64::from(x);
+        state.iter_mut().for_each(|s| *s *= wide(input.log_decay).exp());
+        let sum =
+            |state: &[f64], by: &[f32], j| (0..keys).map(|i| state[i * width + j] * wide(by[i])).sum::<f64>();
+        let errors: Vec<_> = (0..width).map(|j| wide(input.value[j]) - sum(state, input.key, j)).collect();
+        for i in 0..keys {
+            for j in 0..width {
+                state[i * width + j] += wide(input.key[i]) * wide(input.beta) * errors[j];
+            }
+        }
+        (0..width).map(|j| sum(state, input.query, j)).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn steps_follow_the_rule_with_one_set_of_bits(
+            (keys, width) in (1_usize..20, 1_usize..100),
+            noise in prop::collection::vec(-1.0_f32..1.0, 2000 + 3 * 240),
+        ) {
+            let old = &noise[..keys * width];
+            let inputs: Vec<_> = noise[2000..].chunks_exact(240).map(|x| DeltaInput {
+                query: &x[..keys],
+                key: &x[keys..2 * keys],
+                value: &x[40..40 + width],
+                log_decay: -x[200].abs(),
+                beta: x[201].abs(),
+            }).collect();
+            let mut state: Vec<f64> = old.iter().map(|&s| f64::from(s)).collect();
+            let want: Vec<f64> = inputs.iter().flat_map(|input| plain(&mut state, input)).collect();
+            let mut bits = Vec::new();
+            for isa in Isa::all() {
+                let (mut new, mut out) = (vec![f32::NAN; old.len()], vec![f32::NAN; want.len()]);
+                isa.run(Steps { old, new: &mut new, inputs: &inputs, out: &mut out });
+                for (found, want) in out.iter().chain(&new).zip(want.iter().chain(&state)) {
+                    prop_assert!((f64::from(*found) - want).abs() <= 1e-3 * want.abs().max(100.0), "{} {}", found, want);
+                }
+                bits.push(out.iter().chain(&new).map(|v| v.to_bits()).collect::<Vec<_>>());
+            }
+            prop_assert!(bits.iter().all(|b| *b == bits[0]), "every instruction set gives the same bits");
+        }
     }
 }

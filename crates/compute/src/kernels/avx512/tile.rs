@@ -120,9 +120,9 @@ unsafe fn some_rows<B: Block, const M: usize>(
             acc[i] = _mm512_add_ps(acc[i], product);
         }
     }
-    for i in 0..M {
+    for (i, acc) in acc.into_iter().enumerate() {
         // SAFETY: `n` results lie there, and no other lane is written.
-        unsafe { _mm512_mask_storeu_ps(out.row(start + i)[column..column + n].as_mut_ptr(), lanes, acc[i]) };
+        unsafe { _mm512_mask_storeu_ps(out.row(start + i)[column..column + n].as_mut_ptr(), lanes, acc) };
     }
     M
 }
@@ -246,8 +246,8 @@ unsafe fn fill<B: Block>(blocks: [*const u8; ROWS], ahead: usize, tile: *mut Til
         // SAFETY: a block lies there, with its factors.
         unsafe {
             let unpacked = B::unpack(block);
-            for i in 0..4 {
-                codes[i][row] = unpacked.codes[i];
+            for (codes, unpacked) in codes.iter_mut().zip(unpacked.codes) {
+                codes[row] = unpacked;
             }
             scales[row] = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(unpacked.scales), unpacked.offsets);
             factors[0][row] = block.add(B::FACTOR_AT).cast::<u16>().read_unaligned();
