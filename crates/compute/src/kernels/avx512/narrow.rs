@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::rows::{AHEAD_BYTES, ROWS, X_MAX, factors, pairs_of_four};
+use super::rows::{ROWS, X_MAX, by_fours, factors, fetch_ahead, pairs_of_four};
 use crate::activation::{Operand, Q8Row};
 use crate::kernels::Columns;
 use crate::tensor::Matrix;
@@ -21,44 +21,25 @@ const BYTES: usize = 34;
 /// The CPU has AVX-512 F, BW, DQ, VL, VNNI and F16C; sizes fit.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) unsafe fn multiply(matrix: Matrix<'_>, x: Operand<'_>, out: &mut Columns<'_>) {
-    let (n_rows, row_bytes) = (matrix.layout.n_rows, matrix.layout.row_bytes());
-    for first in (0..n_rows).step_by(ROWS) {
-        // A group at the end that isn't whole repeats its last row.
-        let row = |i: usize| matrix.bytes[(first + i).min(n_rows - 1) * row_bytes..].as_ptr();
-        let weights = std::array::from_fn(row);
-        let n = ROWS.min(n_rows - first);
-        let next = matrix.bytes.as_ptr().wrapping_add(first * row_bytes + AHEAD_BYTES);
-        for start in (0..x.len()).step_by(X_MAX) {
-            let m = X_MAX.min(x.len() - start);
-            let mut rows = [Q8Row::default(); X_MAX];
-            for (i, row) in rows[..m].iter_mut().enumerate() {
-                *row = x.codes(start + i);
-            }
-            // SAFETY: each pointer has a row of blocks behind it, as long as the activations.
-            let sums = unsafe { four_rows(weights, next, &rows[..m]) };
-            for (i, sums) in sums[..m].iter().enumerate() {
-                out.row(start + i)[first..first + n].copy_from_slice(&sums[..n]);
-            }
-        }
-    }
+    // SAFETY: the caller's promise; each pointer has a row of blocks behind it, as long as the activations.
+    by_fours(matrix, x, out, |weights, rows| unsafe { four_rows(weights, rows) });
 }
 
 /// # Safety
 /// As [`multiply`]; every pointer has as many blocks behind it as the activations have.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-unsafe fn four_rows(weights: [*const u8; ROWS], next: *const u8, rows: &[Q8Row<'_>]) -> [[f32; ROWS]; X_MAX] {
+unsafe fn four_rows(weights: [*const u8; ROWS], rows: &[Q8Row<'_>]) -> [[f32; ROWS]; X_MAX] {
     let n_blocks = rows[0].scales.len();
     let mut acc = [_mm_setzero_ps(); X_MAX];
     let signs = _mm512_set1_epi8(i8::MIN);
     for b in (0..n_blocks).step_by(2) {
-        for line in 0..(2 * ROWS * BYTES).div_ceil(64) {
-            // A hint: what lies there doesn't matter.
-            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(b * ROWS * BYTES + 64 * line).cast());
-        }
         // The last of an odd number of blocks is walked alone.
         let two = b + 1 < n_blocks;
         let at = weights.map(|w| w.wrapping_add(b * BYTES));
+        for at in at {
+            fetch_ahead(at, 2 * BYTES);
+        }
         // SAFETY: block `b`, and the next if there are two, lie behind every pointer.
         let (codes, d, d_next) = unsafe {
             // Codes are signed; with 128 added they multiply as unsigned.
