@@ -29,10 +29,15 @@ fn noise(n: usize) -> Vec<u8> {
     bytes
 }
 
+/// Records that are used in turn, so that each comes from memory as in a model and not from a cache.
+const POOL_BYTES: usize = 256 << 20;
+
 /// Inputs and outputs of one pass.
 struct Rig {
     layout: ExpertLayout,
-    record: Vec<u8>,
+    records: Vec<u8>,
+    /// Whose turn it is.
+    next: usize,
     x: Activations,
     inner: Activations,
     gate: Vec<f32>,
@@ -46,15 +51,27 @@ impl Rig {
         let wide = matrix(INNER, HIDDEN);
         let layout = ExpertLayout { gate: wide, up: wide, down: matrix(HIDDEN, INNER) };
         let record = noise(layout.record_bytes());
+        let records = record.repeat(POOL_BYTES / record.len());
         let floats = |width: usize| vec![0.0; n_rows * width];
         let (x, inner) =
             (Activations::with_capacity(n_rows, HIDDEN), Activations::with_capacity(n_rows, INNER));
-        Self { layout, record, x, inner, gate: floats(INNER), up: floats(INNER), out: floats(HIDDEN) }
+        Self {
+            layout,
+            records,
+            next: 0,
+            x,
+            inner,
+            gate: floats(INNER),
+            up: floats(INNER),
+            out: floats(HIDDEN),
+        }
     }
 
     fn run(&mut self, products: &mut Quantised, input: &[f32]) {
-        let Self { layout, record, x, inner, gate, up, out } = self;
+        let Self { layout, records, next, x, inner, gate, up, out } = self;
         let (n_rows, parts) = (input.len() / HIDDEN, layout.offsets());
+        let record = &records[*next..*next + layout.record_bytes()];
+        *next = (*next + layout.record_bytes()) % records.len();
         let matrix =
             |at: usize, layout: MatrixLayout| Matrix { layout, bytes: &record[at..at + layout.bytes()] };
         let expert = ExpertMatrices {

@@ -12,8 +12,8 @@ use std::{fmt, io, mem};
 
 use super::Share;
 use super::sync::{
-    Arc, AtomicBool, AtomicUsize, JoinHandle, Ordering, SPINS_UNTIL_PARKED, UnsafeCell, fence, park, spawn,
-    spin,
+    Arc, AtomicBool, AtomicUsize, JoinHandle, Ordering, SPINS_UNTIL_PARKED, UnsafeCell, fence, is_crowded,
+    park, spawn, spin,
 };
 
 /// Threads that wait for work. The caller of [`Self::run`] is one of them, and there is only one caller at a time.
@@ -28,6 +28,7 @@ struct Lone<T>(T);
 
 pub(super) struct Shared {
     n_threads: usize,
+    is_crowded: bool,
     /// Counts calls; a worker that sees a new number finds the work in `work`.
     call: Lone<AtomicUsize>,
     work: UnsafeCell<Option<Work>>,
@@ -58,6 +59,7 @@ impl Pool {
     pub(super) fn new(n_threads: usize) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             n_threads,
+            is_crowded: is_crowded(n_threads),
             call: Lone(AtomicUsize::new(0)),
             work: UnsafeCell::new(None),
             done: Lone(AtomicUsize::new(0)),
@@ -94,7 +96,7 @@ impl Pool {
         shared.work_on(0, Work(work));
         let mut turns = 0;
         while shared.done.0.load(Ordering::Acquire) != self.workers.len() {
-            spin(turns);
+            spin(turns, shared.is_crowded);
             turns += 1;
         }
         if shared.broken.load(Ordering::Relaxed) {
@@ -141,7 +143,7 @@ impl Shared {
         let mut turns = 0;
         while self.call.0.load(Ordering::Acquire) == seen {
             if turns < SPINS_UNTIL_PARKED {
-                spin(turns);
+                spin(turns, self.is_crowded);
                 turns += 1;
                 continue;
             }
@@ -172,14 +174,14 @@ impl Shared {
 
     /// The barrier of [`Share::wait`].
     pub(super) fn wait(&self) {
-        let Self { n_threads, arrived, broken, .. } = self;
+        let Self { n_threads, is_crowded, arrived, broken, .. } = self;
         // AcqRel: what each thread wrote before the barrier happens before what any reads after it.
         let before = arrived.0.fetch_add(1, Ordering::AcqRel);
         let target = (before / n_threads + 1) * n_threads;
         let mut turns = 0;
         while arrived.0.load(Ordering::Acquire) < target {
             assert!(!broken.load(Ordering::Relaxed), "another compute thread panicked");
-            spin(turns);
+            spin(turns, *is_crowded);
             turns += 1;
         }
     }

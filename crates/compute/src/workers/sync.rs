@@ -26,9 +26,25 @@ const STACK_BYTES: usize = 512 * 1024;
 pub(super) const SPINS_UNTIL_PARKED: usize = 1 << 12;
 #[cfg(loom)]
 pub(super) const SPINS_UNTIL_PARKED: usize = 0;
-/// How often a thread looks for another that is at work before it lets others run: there may be fewer cores than threads.
+/// How often a thread looks for another that is at work before it lets others run: longer than shares of one length
+/// differ when each thread has a core.
 #[cfg(not(loom))]
-const SPINS_UNTIL_YIELD: usize = 1 << 11;
+const SPINS_UNTIL_YIELD: usize = 1 << 14;
+/// The same where there are more threads than cores, so that the other may be waiting for this one's.
+#[cfg(not(loom))]
+const SPINS_WHEN_CROWDED: usize = 1 << 6;
+
+/// Whether there are more threads than cores.
+#[cfg(not(loom))]
+pub(super) fn is_crowded(n_threads: usize) -> bool {
+    std::thread::available_parallelism().is_ok_and(|cores| n_threads > cores.get())
+}
+
+/// Whether there are more threads than cores.
+#[cfg(loom)]
+pub(super) fn is_crowded(_: usize) -> bool {
+    false
+}
 
 /// A new thread.
 #[cfg(not(loom))]
@@ -44,8 +60,8 @@ pub(super) fn spawn(_: String, run: impl FnOnce() + Send + 'static) -> std::io::
 
 /// One turn of waiting for another thread; `turns` counts them.
 #[cfg(not(loom))]
-pub(super) fn spin(turns: usize) {
-    if turns < SPINS_UNTIL_YIELD {
+pub(super) fn spin(turns: usize, is_crowded: bool) {
+    if turns < if is_crowded { SPINS_WHEN_CROWDED } else { SPINS_UNTIL_YIELD } {
         std::hint::spin_loop();
     } else {
         std::thread::yield_now();
@@ -54,7 +70,7 @@ pub(super) fn spin(turns: usize) {
 
 /// One turn of waiting for another thread.
 #[cfg(loom)]
-pub(super) fn spin(_: usize) {
+pub(super) fn spin(_: usize, _: bool) {
     loom::thread::yield_now();
 }
 
