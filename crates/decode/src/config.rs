@@ -101,7 +101,7 @@ pub struct EngineConfig {
     pub backend: BackendChoice,
     /// Threads that compute; `None`: one per core.
     pub n_threads: Option<usize>,
-    /// Most rows of a step whose logits are wanted; each costs memory for a whole vocabulary, twice.
+    /// Most rows of a step whose logits are wanted; each costs memory for a whole vocabulary.
     pub logit_rows: usize,
 }
 

@@ -105,7 +105,7 @@ fn rows_of_logits_are_counted_up_to_the_rows_of_a_step() {
         MemoryPlan::new(&PlanInput { logit_rows, context, ..input(&shape, None, SlotWish::Fill) }).unwrap()
     };
     let more = plan(16, 512).scratch - plan(1, 512).scratch;
-    assert_eq!(more, 15 * 8 * shape.n_vocab as u64);
+    assert_eq!(more, 15 * 4 * shape.n_vocab as u64);
     assert_eq!((plan(0, 512).logit_rows, plan(16, 512).logit_rows, plan(16, 12).logit_rows), (1, 16, 12));
 }
 
