@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn blocks_give_what_one_softmax_gives() {
-        let parts = AttentionParts { gate: false, head_norms: false, biases: false };
+        let parts = AttentionParts { gate: false, head_norms: false };
         let shape = AttentionShape { n_heads: 2, n_kv_heads: 1, head_dim: 4, parts };
         let n = 3 * BLOCK + 5;
         let (mut keys, mut values) = (KvRows::new(KvType::F32, n, 4), KvRows::new(KvType::F32, n, 4));

@@ -19,7 +19,7 @@ fn shape() -> ModelShape {
             n_heads: 4,
             n_kv_heads: 2,
             head_dim: 64,
-            parts: AttentionParts { gate: true, head_norms: true, biases: false },
+            parts: AttentionParts { gate: true, head_norms: true },
         },
         rope: RopeShape { n_rot: 16, freq_base: 1e4, sections: [3, 3, 2, 0] },
         delta_net: Some(DeltaNetShape {

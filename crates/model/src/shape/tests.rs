@@ -252,18 +252,18 @@ fn qwen3moe_has_attention_everywhere_and_no_shared_expert() {
     assert_eq!((shape.n_layers_of(LayerKind::Attention), shape.delta_net), (40, None));
     assert_eq!((shape.rope.n_rot, shape.rope.sections), (256, [128, 0, 0, 0]));
     assert_eq!((shape.moe.shared_ff, shape.moe.renormalises), (None, true));
-    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: true, biases: false });
+    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: true });
     assert_eq!(shape.attention.query_rows(), 4096);
 }
 
 #[test]
-fn qwen2moe_has_biases_and_keeps_the_routers_probabilities() {
+fn qwen2moe_has_plain_attention_and_keeps_the_routers_probabilities() {
     let dropped =
         ["rope.dimension", "ssm", "expert_shared", "attention.key", "attention.value", "expert_feed"];
     let mut map = header_of("qwen2moe", &dropped);
     map.0.insert("qwen2moe.feed_forward_length".into(), V::I(5632));
     let shape = ModelShape::from_metadata(&map).unwrap();
-    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: false, biases: true });
+    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: false });
     assert_eq!(shape.attention.head_dim, 128, "the hidden size, split among the heads");
     assert_eq!((shape.moe.expert_ff, shape.moe.shared_ff), (5632 / 8, Some(5632)));
     assert!(!shape.moe.renormalises);
