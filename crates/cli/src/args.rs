@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Talks, turn by turn.
     Chat(ChatArgs),
-    /// Says how well a model predicts a text, in windows of --ctx tokens (default: 512).
+    /// Says how well a model predicts a text, in windows of --ctx tokens.
     Perplexity(PerplexityArgs),
     /// Measures how fast a model reads and decodes.
     Bench(BenchArgs),

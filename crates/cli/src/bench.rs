@@ -6,7 +6,9 @@ use std::error::Error;
 use std::io::{self, Write};
 
 use forerun_decode::text::{TokenKind, Vocabulary};
-use forerun_decode::{Bench, BenchEvent, Decision, Engine, Pass, Telemetry, TokenTraffic, bytes_text};
+use forerun_decode::{
+    Bench, BenchEvent, Decision, DecodeError, Engine, Pass, Telemetry, TokenTraffic, bytes_text,
+};
 use forerun_model::{Nanos, TokenId};
 use forerun_sim::Rng;
 use serde::Serialize;
@@ -28,6 +30,12 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Outcome, Box<dyn Error>> {
     if !quiet {
         report(&engine, &decisions);
     }
+    // Before there are lists of so many tokens.
+    let (need, context) =
+        ((args.prompt as usize).saturating_add(args.tokens as usize), engine.plan().context);
+    if need > context {
+        return Err(DecodeError::BenchContext { need, context }.into());
+    }
     let (prompt, decode) = tokens(args, engine.tokenizer().vocabulary());
     let resident_bytes = engine.resident_bytes();
     let mut bench = Bench::new(&mut engine, prompt, decode, args.repeat as usize)?;
@@ -48,7 +56,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Outcome, Box<dyn Error>> {
         }
         if interrupt.is_set() {
             drop(bar);
-            say!("interrupted after {} of {} passes", bench.passes().len(), args.repeat);
+            if !quiet {
+                say!("interrupted after {} of {} passes", bench.passes().len(), args.repeat);
+            }
             return Ok(Outcome::Interrupted);
         }
     }
@@ -179,9 +189,13 @@ fn print(args: &BenchArgs, figures: &Figures, telemetry: &Telemetry) -> io::Resu
     let (read, resident) = (bytes_per_second / 1e9, bytes_text(resident_bytes));
     let threads = if n_threads == 1 { "1 thread".into() } else { format!("{n_threads} threads") };
     writeln!(stdout, "a plain read of the {resident} of resident weights, {threads}: {read:.2} GB/s")?;
+    let lent = match telemetry.lent {
+        0 => String::new(),
+        n => format!(" ({n} used where they are mapped, so reads of the page cache aren't counted)"),
+    };
     writeln!(
         stdout,
-        "{:.0}% of experts in memory, {} read in {} reads, {:.0} ms waiting for them, over {} passes",
+        "{:.0}% of experts in memory{lent}, {} read in {} reads, {:.0} ms waiting for them, over {} passes",
         telemetry.hit_rate * 100.0,
         bytes_text(telemetry.bytes_demand + telemetry.bytes_guess),
         telemetry.reads,

@@ -1,8 +1,8 @@
 //! `forerun perplexity`: how well a model predicts a text.
 
 use std::error::Error;
-use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Seek, Write};
 use std::path::Path;
 
 use forerun_decode::perplexity::{LOGIT_ROWS, WINDOW_DEFAULT};
@@ -24,31 +24,31 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> Result<Outcome, Box<dyn Error
     let interrupt = Interrupt::install()?;
     // Before the model, which takes longer to open.
     let path = args.text.as_path();
-    let text = open(path)?;
+    let mut text = open(path)?;
     let mut model = args.model.clone();
     model.model = model.model.or_else(|| args.file.clone());
-    model.ctx = model.ctx.or(u32::try_from(WINDOW_DEFAULT).ok());
     let mut config = engine_config(&model)?;
-    config.logit_rows = LOGIT_ROWS;
+    (config.context_default, config.logit_rows) = (WINDOW_DEFAULT, LOGIT_ROWS);
     let mut engine = Engine::open(&config)?;
     let quiet = args.model.quiet;
     if !quiet {
         report(&engine, &[]);
     }
     let window = engine.plan().context;
-    let counted = interrupt.while_idle(|| TextLength::of(text, engine.tokenizer(), window));
+    let counted = interrupt.while_idle(|| TextLength::of(&text, engine.tokenizer(), window));
     let length = counted.map_err(|source| TextError::of(path, source))?;
     if !warm_up(&engine, quiet, &interrupt) {
         return Ok(Outcome::Interrupted);
     }
-    let mut scoring = Perplexity::new(&mut engine, open(path)?, length);
+    text.rewind().map_err(|source| TextError::of(path, DecodeError::ReadText { source }))?;
+    let mut scoring = Perplexity::new(&mut engine, text, length);
     let is_whole = score(&mut scoring, length, &interrupt, quiet).map_err(|source| match source {
         DecodeError::TextChanged { .. } | DecodeError::ReadText { .. } | DecodeError::NotUtf8 { .. } => {
             TextError::of(path, source).into()
         }
         source => Box::<dyn Error>::from(source),
     })?;
-    if !is_whole {
+    if !is_whole && !quiet {
         say!("interrupted after {} of {} windows", scoring.n_windows(), length.n_windows);
     }
     if let Some(estimate) = scoring.estimate() {
@@ -87,20 +87,27 @@ fn words(Estimate { perplexity, stderr, .. }: Estimate) -> String {
 
 /// A text that can't be scored.
 #[derive(Debug, thiserror::Error)]
-#[error("can't score {path}")]
-struct TextError {
-    path: String,
-    source: Box<DecodeError>,
+enum TextError {
+    /// It is read twice, which a pipe can't be.
+    #[error("can't score {path}: it isn't a regular file, and a text is read twice; save it to a file first")]
+    NotAFile { path: String },
+    #[error("can't score {path}")]
+    Text { path: String, source: Box<DecodeError> },
 }
 
 impl TextError {
     fn of(path: &Path, source: DecodeError) -> Self {
-        Self { path: path.display().to_string(), source: Box::new(source) }
+        Self::Text { path: path.display().to_string(), source: Box::new(source) }
     }
 }
 
 fn open(path: &Path) -> Result<File, TextError> {
-    File::open(path).map_err(|source| TextError::of(path, DecodeError::ReadText { source }))
+    let refused = |source| TextError::of(path, DecodeError::ReadText { source });
+    // Asked before opening, since opening a pipe would wait for its writer.
+    if !fs::metadata(path).map_err(refused)?.is_file() {
+        return Err(TextError::NotAFile { path: path.display().to_string() });
+    }
+    File::open(path).map_err(refused)
 }
 
 #[derive(Clone, Copy, Serialize)]

@@ -154,4 +154,42 @@ fn wrong_arguments_of_a_bench_are_refused() {
     }
     let (code, said) = failure(&["bench", "-q", "--ctx", "100"]);
     assert!(code == 1 && said.contains("576 together") && said.contains("holds 100"), "{said}");
+    let most = u32::MAX.to_string();
+    let (code, said) = failure(&["bench", "-q", "--prompt", &most, "--tokens", "1"]);
+    assert!(code == 1 && said.contains("4294967296 together"), "{said}");
+}
+
+/// A pipe would be empty, or wait for ever, when it is read again.
+#[cfg(unix)]
+#[test]
+fn a_text_that_is_no_file_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe.txt");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for text in [pipe.as_path(), folder.path()] {
+        let (code, said) = failure(&["perplexity", "-q", text.to_str().unwrap()]);
+        let name = text.file_name().unwrap().to_str().unwrap();
+        assert!(code == 1 && said.contains(name) && said.contains("isn't a regular file"), "{said}");
+    }
+}
+
+#[test]
+fn the_help_of_perplexity_has_its_own_default_context() {
+    let help = |command| String::from_utf8(output(&[command, "--help"]).stdout).unwrap();
+    assert!(help("perplexity").contains("default: 512") && !help("perplexity").contains("4096"));
+    assert!(help("run").contains("at most 4096"));
+}
+
+#[test]
+fn experts_used_where_they_are_mapped_are_said_to_be() {
+    let model = path("tiny-b-q3_k_m.gguf");
+    let args =
+        ["bench", "-q", "-m", &model, "--prompt", "8", "--tokens", "2", "--repeat", "1", "--ctx", "16"];
+    let lent = |io| json(&[&args[..], &["--json", "--io", io]].concat())["lent"].as_u64().unwrap();
+    assert!(lent("mmap") > 0 && lent("memory") == 0);
+    let last = |io| {
+        let table = String::from_utf8(output(&[&args[..], &["--io", io]].concat()).stdout).unwrap();
+        table.lines().last().unwrap().to_owned()
+    };
+    assert!(last("mmap").contains("used where they are mapped") && !last("memory").contains("mapped"));
 }

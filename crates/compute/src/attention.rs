@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn blocks_give_what_one_softmax_gives() {
-        let parts = AttentionParts { gate: false, head_norms: false, biases: false };
+        let parts = AttentionParts { gate: false, head_norms: false };
         // Heads beyond those that are walked together, columns beyond those that are summed together.
         for (n_heads, n_kv_heads, head_dim, n) in
             [(2, 1, 4, 101), (4, 2, 64, 31), (10, 1, 72, 33), (18, 2, 256, 65), (1, 1, 1, 1)]

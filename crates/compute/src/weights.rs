@@ -113,8 +113,8 @@ pub(crate) struct DeltaNetWeights {
 
 impl Weights {
     /// Binds every resident tensor through `find`, which returns the tensor of a usual name (the first of its
-    /// [`Spec::names`](forerun_model::names::Spec::names)), if there is one. Dimensions
-    /// must have been checked against [`forerun_model::names::resident`]; here they are only trusted as far as bytes reach.
+    /// [`Spec::names`](forerun_model::names::Spec::names)), if there is one. Dimensions must have been checked against
+    /// [`forerun_model::names::resident`]; here they are only trusted as far as bytes reach.
     ///
     /// # Errors
     /// [`ComputeError`] for a missing tensor, or an expert type without a kernel.
@@ -153,6 +153,12 @@ impl Weights {
         let layer = |l: &LayerWeights| l.attn_norm.len() + l.post_norm.len() + mixer(&l.mixer);
         let n_values = self.output_norm.len() + self.layers.iter().map(layer).sum::<usize>();
         4 * n_values as u64 + self.regrouped.bytes
+    }
+
+    /// Bytes of matrices whose rows were brought into another order: the part of [`Self::own_bytes`] that every token
+    /// reads in place of the file's.
+    pub fn regrouped_bytes(&self) -> u64 {
+        self.regrouped.bytes
     }
 
     /// Usual names of tensors that aren't needed any more, since these weights hold their rows in another order.
@@ -221,21 +227,32 @@ impl Binder<'_> {
             },
         };
         let att = self.shape.attention;
-        let biases = att.parts.biases.then(|| self.biases(layer, &att)).transpose()?;
+        let biases = self.biases(layer, &att)?;
         let head_norms = att.parts.head_norms.then(|| self.head_norms(layer)).transpose()?;
         Ok(AttentionWeights { qkv, biases, output: self.matrix(&block(layer, "attn_output"))?, head_norms })
     }
 
-    /// One vector for all, or three, as with the matrices.
-    fn biases(&mut self, layer: LayerId, att: &AttentionShape) -> Result<Biases, ComputeError> {
+    /// One vector for all, or three, as with the matrices; or none: whether there are any is the file's to say.
+    ///
+    /// # Errors
+    /// [`ShapeError::MissingTensor`] where some of the three are there, with the first that isn't.
+    fn biases(&mut self, layer: LayerId, att: &AttentionShape) -> Result<Option<Biases>, ComputeError> {
         if let Some(fused) = self.optional(&block_bare(layer, "attn_qkv.bias"))? {
             let mut q = fused.values();
             let mut k = q.split_off(att.query_rows());
             let v = k.split_off(att.kv_width());
-            return Ok(Biases { q, k, v });
+            return Ok(Some(Biases { q, k, v }));
         }
-        let mut of = |name| self.vector(&block_bare(layer, name));
-        Ok(Biases { q: of("attn_q.bias")?, k: of("attn_k.bias")?, v: of("attn_v.bias")? })
+        let names = ["attn_q.bias", "attn_k.bias", "attn_v.bias"].map(|name| block_bare(layer, name));
+        let mut has_any = false;
+        for name in &names {
+            has_any |= self.optional(name)?.is_some();
+        }
+        if !has_any {
+            return Ok(None);
+        }
+        let mut of = |name: &String| self.vector(name);
+        Ok(Some(Biases { q: of(&names[0])?, k: of(&names[1])?, v: of(&names[2])? }))
     }
 
     fn head_norms(&mut self, layer: LayerId) -> Result<HeadNorms, ComputeError> {

@@ -85,8 +85,10 @@ pub struct EngineConfig {
     pub model: ModelSource,
     /// Peak memory of the process, without the program's text and an embedded model; `None`: what it takes.
     pub budget_bytes: Option<u64>,
-    /// Tokens of context; `None`: the model's own, at most [`Self::CONTEXT_DEFAULT`].
+    /// Tokens of context; `None`: the model's own, at most [`Self::context_default`].
     pub context: Option<usize>,
+    /// Most tokens of context when none are asked for.
+    pub context_default: usize,
     /// Experts that stay in memory.
     pub slots: SlotWish,
     /// How experts are read.
@@ -101,12 +103,12 @@ pub struct EngineConfig {
     pub backend: BackendChoice,
     /// Threads that compute; `None`: one per core.
     pub n_threads: Option<usize>,
-    /// Most rows of a step whose logits are wanted; each costs memory for a whole vocabulary, twice.
+    /// Most rows of a step whose logits are wanted; each costs memory for a whole vocabulary.
     pub logit_rows: usize,
 }
 
 impl EngineConfig {
-    /// Context when none is asked for and the model knows more.
+    /// Context when nobody asks for one, or for another default, and the model knows more.
     pub const CONTEXT_DEFAULT: usize = 4096;
 
     /// Everything left to the engine.
@@ -115,6 +117,7 @@ impl EngineConfig {
             model,
             budget_bytes: None,
             context: None,
+            context_default: Self::CONTEXT_DEFAULT,
             slots: SlotWish::Fill,
             io: IoChoice::Auto,
             probe: None,

@@ -97,7 +97,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`DecodeError`]: the file, its header, the budget, or what the system refuses. When a budget is refused,
-    /// nothing large has been allocated but a few buffers of a probe, which are gone again.
+    /// nothing large has been allocated but a few buffers of a probe, which are gone again, and, of a file whose
+    /// matrices keep their rows in groups (the older layout of `qwen3next`), the copies of those matrices: they are made
+    /// before the plan, outside any budget, and freed with the error.
     pub fn open(config: &EngineConfig) -> Result<Self, DecodeError> {
         Self::open_with(config, Parts::default())
     }
@@ -113,7 +115,7 @@ impl Engine {
         let (tokenizer, template) = parts::text(&mut gguf)?;
         let suggested = parts::suggested_sampling(&gguf);
         let (resident, weights) = parts::weights(&shape, &catalog, &gguf)?;
-        let traffic = parts::token_traffic(&shape, &catalog, &resident);
+        let traffic = parts::token_traffic(&shape, &catalog, &resident, &weights);
         let mut decisions = Vec::new();
         let context = parts::context(config, &shape, &mut decisions)?;
         let n_threads = parts::threads(config, &mut decisions);

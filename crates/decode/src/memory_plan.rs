@@ -23,8 +23,8 @@ const SCRATCH_SHARE: u64 = 6;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Bytes per entry of the vocabulary and row of logits.
 const LOGIT_BYTES: usize = 4;
-/// Bytes per entry of the vocabulary: a sampler's candidate.
-const CANDIDATE_BYTES: usize = 8;
+/// Bytes per entry of the vocabulary: a sampler's candidate, and a logit after the penalties.
+const CANDIDATE_BYTES: usize = 12;
 /// What the scheduler keeps per slot and per expert.
 const SLOT_ENTRY_BYTES: u64 = 160;
 const EXPERT_ENTRY_BYTES: u64 = 24;

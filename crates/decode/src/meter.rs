@@ -62,6 +62,7 @@ impl Meter {
             disk_rate: disk.probed,
             experts_again: scheduler.again,
             hit_rate: scheduler.hit_rate(),
+            lent: scheduler.lent,
             stall_ms,
             compute_ms: (loop_ms - stall_ms).max(0.0),
             memory: Memory::of(engine.plan(), process),

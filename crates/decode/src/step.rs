@@ -47,6 +47,7 @@ impl StepLoop {
             self.layer(backend, scheduler, i)?;
         }
         backend.finish(output)?;
+        scheduler.end_pass()?;
         Ok(())
     }
 

@@ -56,8 +56,10 @@ pub struct Telemetry {
     pub disk_rate: Option<u64>,
     /// Experts read that had been read before.
     pub experts_again: u64,
-    /// Share of wanted experts that were in a slot.
+    /// Share of wanted experts that were in a slot, or used where they are mapped.
     pub hit_rate: f64,
+    /// Wanted experts that were used where they are mapped. What the system read for them is in no count here.
+    pub lent: u64,
     /// Time that the token loop waited for experts.
     pub stall_ms: f64,
     /// The rest of the token loop's time.

@@ -17,8 +17,6 @@ use forerun_decode::{Logits, Session, SlotWish};
 use forerun_model::TokenId;
 use support::{config, fixture};
 
-/// Threads that compute.
-const N_THREADS: usize = 1;
 /// Tokens after which every expert that the others need is resident, and every buffer has its size.
 const N_WARM: usize = 96;
 /// Tokens that are counted.
@@ -67,9 +65,9 @@ fn counted(work: impl FnOnce()) -> usize {
     N_ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-fn open(io: IoChoice, slots: SlotWish) -> Engine {
+fn open(io: IoChoice, slots: SlotWish, n_threads: usize) -> Engine {
     let mut config = config(&fixture("pico-q4_k_m.gguf"), BackendChoice::Cpu);
-    (config.io, config.slots, config.n_threads) = (io, slots, Some(N_THREADS));
+    (config.io, config.slots, config.n_threads) = (io, slots, Some(n_threads));
     config.context = Some(512);
     Engine::open(&config).unwrap()
 }
@@ -114,9 +112,17 @@ impl<'a> Loop<'a> {
 #[test]
 fn a_token_is_made_without_an_allocation() {
     assert_eq!(counted(|| drop(std::hint::black_box(Box::new(1)))), 1, "the counter counts");
+    for n_threads in [1, 2] {
+        resident_tokens(n_threads);
+        streamed_tokens(n_threads);
+        generated_text(n_threads);
+    }
+}
+
+fn resident_tokens(n_threads: usize) {
     for io in [IoChoice::Memory, IoChoice::Pread, IoChoice::Mmap] {
         for sampler in [SamplerConfig::greedy(), sampled()] {
-            let mut engine = open(io, SlotWish::Fill);
+            let mut engine = open(io, SlotWish::Fill, n_threads);
             assert_eq!(engine.plan().mapped > 0, io == IoChoice::Mmap);
             // Twice the same tokens, so that the second time every expert is there.
             let mut first = Loop::new(&mut engine, sampler.clone());
@@ -128,14 +134,16 @@ fn a_token_is_made_without_an_allocation() {
             assert!(second.text == text, "{io:?}: another text");
             assert_eq!(
                 n, 0,
-                "{io:?}, temperature {}: allocations in {N_COUNTED} tokens",
+                "{io:?}, {n_threads} threads, temperature {}: allocations in {N_COUNTED} tokens",
                 sampler.temperature
             );
         }
     }
+}
 
+fn streamed_tokens(n_threads: usize) {
     for io in [IoChoice::Memory, IoChoice::Pread, IoChoice::Uring, IoChoice::Mmap] {
-        let mut engine = open(io, SlotWish::PerLayer(8));
+        let mut engine = open(io, SlotWish::PerLayer(8), n_threads);
         let mut tokens = Loop::new(&mut engine, SamplerConfig::greedy());
         tokens.run(N_WARM);
         let before = tokens.engine.scheduler_stats().fetches;
@@ -144,9 +152,11 @@ fn a_token_is_made_without_an_allocation() {
         assert!(n_reads > 0, "{io:?}: nothing was read");
         assert!(n <= N_PER_READ * n_reads, "{io:?}: {n} allocations for {n_reads} experts");
     }
+}
 
-    // A generation hands out each piece of text as a string of its own, and that is all.
-    let mut engine = open(IoChoice::Mmap, SlotWish::Fill);
+/// A generation hands out each piece of text as a string of its own, and that is all.
+fn generated_text(n_threads: usize) {
+    let mut engine = open(IoChoice::Mmap, SlotWish::Fill, n_threads);
     let mut session = Session::new();
     let config = GenerationConfig { sampler: sampled(), stops: vec!["\u{7}".into()], max_tokens: None };
     let mut generation = Generation::new(&mut engine, &mut session, vec![TokenId(5)], &config).unwrap();

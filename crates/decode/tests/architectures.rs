@@ -8,8 +8,8 @@ mod support;
 use forerun_compute::{
     Backend, ComputeError, ExpertJob, Reference, Rounding, Scores, SequenceIdx, Stage, Step, StepOutput,
 };
-use forerun_decode::{BackendChoice, Engine, SlotWish};
-use forerun_model::{ExpertId, LayerId, Routing};
+use forerun_decode::{BackendChoice, DecodeError, Engine, ModelSource, SlotWish};
+use forerun_model::{ExpertId, LayerId, Routing, TokenId};
 use serde_json::Value;
 use support::goldens::{EXACT, check_cases};
 use support::rig::{CONFIG, rig, text_rows};
@@ -57,6 +57,43 @@ fn cpu_has_the_bits_of_the_reference_that_rounds_alike() {
                 assert_eq!(&logits_of_last(&mut few, &tokens, chunk), last, "{model}: no slots, {chunk}");
             }
         }
+    }
+}
+
+/// The copies of regrouped matrices are read in place of the file's.
+#[test]
+fn a_token_reads_as_much_in_either_layout() {
+    let traffic = |model| Engine::open(&config(&fixture(model), BackendChoice::Cpu)).unwrap().token_traffic();
+    let (apart, grouped) = (traffic(MODELS[2].0), traffic(MODELS[3].0));
+    assert_eq!(apart, grouped);
+}
+
+/// `qwen2moe` without some biases: their tensors have names that nothing asks for.
+fn without_biases(parts: &[&str]) -> Result<Engine, DecodeError> {
+    let mut bytes = std::fs::read(fixture(MODELS[1].0)).unwrap();
+    for part in parts {
+        let name = format!("attn_{part}.bias");
+        let found = |&i: &usize| bytes[i..].starts_with(name.as_bytes());
+        let at: Vec<_> = (0..bytes.len()).filter(found).collect();
+        assert!(!at.is_empty(), "the file has {name}");
+        at.into_iter().for_each(|i| bytes[i + name.len() - 4] = b'd');
+    }
+    let mut config = config(&fixture(MODELS[1].0), BackendChoice::Cpu);
+    config.model = ModelSource::Embedded { name: "edited", bytes: bytes.into() };
+    Engine::open(&config)
+}
+
+#[test]
+fn whether_attention_has_biases_is_the_files_to_say() {
+    let tokens = [TokenId(1), TokenId(2), TokenId(3)];
+    let with = logits_of_last(&mut without_biases(&[]).unwrap(), &tokens, 3);
+    let without = logits_of_last(&mut without_biases(&["q", "k", "v"]).unwrap(), &tokens, 3);
+    assert!(with != without && without.iter().all(|logit| logit.is_finite()));
+    for (parts, missing) in
+        [(&["k"][..], "attn_k.bias"), (&["q", "k"], "attn_q.bias"), (&["v"], "attn_v.bias")]
+    {
+        let error = without_biases(parts).err().unwrap().to_string();
+        assert!(error.contains(missing), "{error}");
     }
 }
 

@@ -114,9 +114,7 @@ fn attention(d: usize, att: &AttentionShape, layer: LayerId, specs: &mut Vec<Spe
     let (q, kv) = (att.query_rows(), att.kv_width());
     for (name, n_rows) in [("attn_qkv", q + 2 * kv), ("attn_q", q), ("attn_k", kv), ("attn_v", kv)] {
         specs.push(Spec::matrix(block(layer, name), d, n_rows).optional());
-        if att.parts.biases {
-            specs.push(Spec::vector(block_bare(layer, &format!("{name}.bias")), n_rows).optional());
-        }
+        specs.push(Spec::vector(block_bare(layer, &format!("{name}.bias")), n_rows).optional());
     }
     specs.push(Spec::matrix(block(layer, "attn_output"), att.q_width(), d));
     if att.parts.head_norms {

@@ -49,15 +49,14 @@ pub struct RopeShape {
     pub sections: [usize; 4],
 }
 
-/// What softmax attention has besides queries, keys, values and its output product.
+/// What softmax attention has besides queries, keys, values and its output product. Biases are not here: a file's
+/// tensors say whether it has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionParts {
     /// Whether the query product also gives a gate of the same width, behind the query of each head.
     pub gate: bool,
     /// Whether each head's query and key are normalised before they are rotated.
     pub head_norms: bool,
-    /// Whether queries, keys and values have biases.
-    pub biases: bool,
 }
 
 /// Softmax attention.

@@ -15,6 +15,12 @@ pub enum SchedulerError {
         /// The store's reason.
         source: StoreError,
     },
+    /// The experts that a pass used where they lie aren't what they were. Nothing is lent from now on.
+    #[error("experts that were used where they lie have changed")]
+    Lent {
+        /// The store's reason, with one of them.
+        source: StoreError,
+    },
     /// The caller keeps every slot. The turn goes on when a lease was given back.
     #[error("no slot for expert {key}: the caller holds leases of all {n_slots} slots; give one back first")]
     AllSlotsLeased {

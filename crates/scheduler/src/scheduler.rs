@@ -4,10 +4,11 @@
 //! A wanted expert that the store lends is in `lent` until it is handed out. Each other one is in one of four places: in
 //! `queue` (no read begun), loading, in `ready`, or handed out; it moves forward only, but for a failed read, which ends
 //! the call with an error (or, when it was begun before the turn, is begun once more). A pull hands out from `lent`, then
-//! from `ready`; if both are empty it sleeps for a read in flight, which the store finishes. With `ready` empty and nothing in flight, no slot is loading and none is promised, so each
-//! slot is free or leased by the caller: a free one is taken by the front of `queue` at once, and if there is none
-//! the caller holds them all and gets [`SchedulerError::AllSlotsLeased`]. Guesses never hold a slot for longer than
-//! their own read, and none is begun while `queue` isn't empty.
+//! from `ready`; if both are empty it sleeps for a read in flight, which the store finishes. With `ready` empty and
+//! nothing in flight, no slot is loading and none is promised, so each slot is free or leased by the caller: a free one
+//! is taken by the front of `queue` at once, and if there is none the caller holds them all and gets
+//! [`SchedulerError::AllSlotsLeased`]. Guesses never hold a slot for longer than their own read, and none is begun while
+//! `queue` isn't empty.
 
 mod guesses;
 mod landing;
@@ -161,8 +162,17 @@ impl Scheduler {
         self.predictor.guess(&input, &mut self.guesses);
         self.guesses.truncate(GUESSES_MAX);
         // What the store lends needs no reading ahead.
-        self.guesses.retain(|guess| self.store.lend(guess.key).is_none());
+        self.guesses.retain(|guess| !self.store.can_lend(guess.key));
         self.begin_guesses();
+    }
+
+    /// Ends a pass through the layers: says whether the experts that the store lent for it were all along what they
+    /// were when the model was opened. Before that, nothing that was computed from them counts.
+    ///
+    /// # Errors
+    /// [`SchedulerError::Lent`] when they weren't; the pass can be tried again, over slots.
+    pub fn end_pass(&mut self) -> Result<(), SchedulerError> {
+        self.store.check_lent().map_err(|source| SchedulerError::Lent { source })
     }
 
     /// From now on reads every expert into a slot; the memory that lending took is free when the caller's leases are

@@ -10,7 +10,8 @@ use crate::{GuessInput, Scheduler, SchedulerError};
 pub struct Ready {
     /// The expert.
     pub key: ExpertKey,
-    /// Its bytes, perhaps among others. Its slot, if it has one, isn't overwritten before this lease and its clones are dropped.
+    /// Its bytes, perhaps among others. Its slot, if it has one, isn't overwritten before this lease and its clones are
+    /// dropped.
     pub lease: ReadLease,
     /// Where gate, up and down begin in them.
     pub parts: PartOffsets,
@@ -36,8 +37,8 @@ impl<'a> Turn<'a> {
 
     /// The next expert that is ready, sleeping until there is one; `None` when all were handed out.
     ///
-    /// Hits come first, lent ones before those in slots, then reads as they finish. A turn may want more experts than there are slots: then a lease
-    /// that the caller drops is what makes room for the next read.
+    /// Hits come first, lent ones before those in slots, then reads as they finish. A turn may want more experts than
+    /// there are slots: then a lease that the caller drops is what makes room for the next read.
     ///
     /// # Errors
     /// [`SchedulerError::Fetch`] when an expert can't be read, [`SchedulerError::AllSlotsLeased`] when the caller

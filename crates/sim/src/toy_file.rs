@@ -128,7 +128,7 @@ impl ToyModel {
 
     /// The toy's shape, as far as a catalog of experts needs one.
     pub fn shape(&self) -> ModelShape {
-        let parts = AttentionParts { gate: true, head_norms: true, biases: false };
+        let parts = AttentionParts { gate: true, head_norms: true };
         let attention = AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: HIDDEN, parts };
         let rope = RopeShape { n_rot: HIDDEN, freq_base: 10_000.0, sections: [HIDDEN / 2, 0, 0, 0] };
         let delta_net = DeltaNetShape {

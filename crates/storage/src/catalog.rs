@@ -12,7 +12,7 @@ use crate::packed::{self, PackKeys};
 use crate::placement::{Placement, slot_bytes_max};
 use crate::{Gguf, OpenError, TensorInfo};
 
-/// Largest record: offsets in a slot are 32 bits wide.
+/// Largest record: a slot is one allocation, and lengths of ranges are 32 bits wide.
 const RECORD_BYTES_MAX: u64 = 1 << 31;
 
 /// A range of one file of a set.

@@ -342,19 +342,7 @@ impl ExpertStore for FileStore {
     }
 
     fn promote(&mut self, key: ExpertKey) {
-        let found = self.fetches.iter_mut().find(|(_, fetch)| fetch.key == key);
-        let Some((&id, fetch)) = found else { return };
-        fetch.priority = Priority::Demand;
-        let serves = |state: &InFlight| state.pieces.iter().any(|piece| piece.fetch == id);
-        let reads = self.in_flight.iter().filter(|(_, state)| serves(state));
-        let mut tags: Vec<Tag> = reads.map(|(&tag, _)| tag).collect();
-        tags.sort_unstable();
-        for tag in tags {
-            if let Some(mut read) = self.port.withdraw(tag) {
-                read.priority = Priority::Demand;
-                self.port.submit(read);
-            }
-        }
+        self.promote_fetch(key);
     }
 
     fn withdraw_guesses(&mut self, layer: Option<LayerId>, withdrawn: &mut Vec<Withdrawn>) {
@@ -384,6 +372,14 @@ impl ExpertStore for FileStore {
 
     fn lend(&mut self, key: ExpertKey) -> Option<Lent> {
         self.mapped.as_mut()?.lend(&self.catalog, key)
+    }
+
+    fn can_lend(&self, key: ExpertKey) -> bool {
+        self.mapped.as_ref().is_some_and(|mapped| mapped.can_lend(&self.catalog, key))
+    }
+
+    fn check_lent(&mut self) -> Result<(), StoreError> {
+        self.mapped.as_mut().map_or(Ok(()), Mapped::check)
     }
 
     fn stop_lending(&mut self) {

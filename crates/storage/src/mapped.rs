@@ -4,9 +4,11 @@
 //! whole file, so an expert's matrices may lie anywhere in it; one whose matrices lie in different files has no bytes
 //! that hold it all, and goes through a slot.
 //!
-//! A file that somebody writes to is noticed when the next pass through the layers begins: from then on nothing is lent,
-//! and the reads of the store say what they find. Unproven, as with the `mmap` backend: a file that is truncated while
-//! an expert is computed with ends the program with a signal.
+//! A file that somebody writes to is noticed at the end of the pass through the layers that used it, before its result
+//! counts: the pass fails, and from then on nothing is lent, so that the reads of the store say what they find. It is
+//! noticed by its length and time, so a write that the system hasn't given a time yet (of another mapping, or within
+//! one tick of its clock) isn't. Unproven, as with the `mmap` backend: a file that is truncated while an expert is
+//! computed with ends the program with a signal.
 
 #![expect(unsafe_code, reason = "a file mapping's bytes change when somebody else writes the file")]
 
@@ -19,7 +21,7 @@ use memmap2::{Mmap, MmapOptions};
 
 use crate::catalog::{ByteRange, Record};
 use crate::files::{Content, DataFile};
-use crate::{Catalog, FileSet, Lent, OpenError};
+use crate::{Catalog, FileSet, Lent, OpenError, StoreError};
 
 /// A touch of a mapped file makes more resident than the page: at most what lies in the same window of this size, which
 /// is a huge page.
@@ -67,8 +69,8 @@ pub struct Mapped {
     mappings: Vec<Mapping>,
     /// Experts whose pages the system was asked for, by layer, then by expert.
     asked_for: Vec<bool>,
-    /// The expert that was asked for last.
-    last: Option<ExpertKey>,
+    /// The expert that was lent last, unless there was a look since.
+    unchecked: Option<ExpertKey>,
 }
 
 /// The bytes of one file.
@@ -87,18 +89,12 @@ impl Mapped {
     pub fn new(catalog: &Catalog, files: &FileSet) -> Result<Self, OpenError> {
         let mappings = files.files().iter().map(Mapping::new).collect::<Result<_, _>>()?;
         let n_experts = catalog.n_layers() * catalog.n_experts();
-        Ok(Self { files: files.clone(), mappings, asked_for: vec![false; n_experts], last: None })
+        Ok(Self { files: files.clone(), mappings, asked_for: vec![false; n_experts], unchecked: None })
     }
 
     /// `key` where it lies; `None` when it isn't in one file, there is no such expert, or a file was changed.
     pub(crate) fn lend(&mut self, catalog: &Catalog, key: ExpertKey) -> Option<Lent> {
-        let record = catalog.record(key)?;
-        let file = file_of(&record)?;
-        // A look is a call of the system, so there is one a pass, which asks in ascending order.
-        let begins = self.last.replace(key).is_none_or(|last| key <= last);
-        if begins && self.files.files().iter().any(DataFile::is_changed) {
-            self.mappings.clear();
-        }
+        let (record, file) = self.find(catalog, key)?;
         let mapping = self.mappings.get(file)?;
         let first = !std::mem::replace(
             self.asked_for.get_mut(key.layer.idx() * catalog.n_experts() + key.expert.idx())?,
@@ -109,7 +105,34 @@ impl Mapped {
         }
         let [gate, up, down] = record.parts.map(|part| usize::try_from(part.offset_bytes).ok());
         let parts = PartOffsets { gate: gate?, up: up?, down: down? };
+        self.unchecked = Some(key);
         Some(Lent { lease: ReadLease::from(mapping.bytes.clone()), parts })
+    }
+}
+
+impl Mapped {
+    /// Whether [`Self::lend`] would lend `key`.
+    pub(crate) fn can_lend(&self, catalog: &Catalog, key: ExpertKey) -> bool {
+        self.find(catalog, key).is_some()
+    }
+
+    /// Looks at the files if anything was lent since the last look. A look is a call of the system, so there is one a
+    /// pass rather than one an expert.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`], with the expert that was lent last; from then on nothing is lent.
+    pub(crate) fn check(&mut self) -> Result<(), StoreError> {
+        let Some(key) = self.unchecked.take() else { return Ok(()) };
+        let Some(file) = self.files.files().iter().find(|file| file.is_changed()) else { return Ok(()) };
+        self.mappings.clear();
+        Err(StoreError::Changed { key, path: file.path.clone() })
+    }
+
+    /// Where `key` lies, and in which mapped file.
+    fn find(&self, catalog: &Catalog, key: ExpertKey) -> Option<(Record, usize)> {
+        let record = catalog.record(key)?;
+        let file = file_of(&record).filter(|&file| file < self.mappings.len())?;
+        Some((record, file))
     }
 }
 

@@ -87,9 +87,23 @@ pub trait ExpertStore: Send {
     fn wait(&mut self, until: Nanos, done: &mut Vec<Fetched>);
 
     /// The expert where it lies, if it can be used there: at once, without a slot and without an allocation. Whoever
-    /// asks does so before [`Self::begin`], and again for every use.
+    /// asks does so before [`Self::begin`], and again for every use, and trusts what was computed from it only after
+    /// [`Self::check_lent`].
     fn lend(&mut self, _key: ExpertKey) -> Option<Lent> {
         None
+    }
+
+    /// Whether [`Self::lend`] would lend the expert now. Asking changes nothing.
+    fn can_lend(&self, _key: ExpertKey) -> bool {
+        false
+    }
+
+    /// Looks whether all that was lent since the last look is still what it was.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`]: what was computed from it is not to be used. Nothing is lent from then on.
+    fn check_lent(&mut self) -> Result<(), StoreError> {
+        Ok(())
     }
 
     /// Lends nothing from now on, and lets go of what lending takes: a caller needs the memory.

@@ -4,8 +4,12 @@ use std::path::PathBuf;
 
 use super::ModelArgs;
 
+/// `--ctx` of `perplexity`, whose default is not that of other commands.
+const WINDOW_HELP: &str =
+    "Tokens of a window, which is the context; default: 512, or the model's own if it has fewer";
+
 #[derive(Clone, Debug, clap::Args)]
-#[command(allow_missing_positional = true)]
+#[command(allow_missing_positional = true, mut_arg("ctx", |ctx| ctx.help(WINDOW_HELP)))]
 pub(crate) struct PerplexityArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,

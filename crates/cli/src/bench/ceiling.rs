@@ -41,11 +41,21 @@ pub(super) fn measure(engine: &Engine) -> Ceiling {
     Ceiling { bytes_per_second, resident_bytes, n_threads }
 }
 
+/// The pieces in at most `n` shares of about as many bytes: no share has more than a piece beyond an equal one.
+fn shares<'a, 'b>(pieces: &'a [&'b [u8]], n: usize) -> impl Iterator<Item = &'a [&'b [u8]]> {
+    let (n, total) = (n.max(1) as u64, pieces.iter().map(|piece| piece.len() as u64).sum::<u64>().max(1));
+    let mut before = 0;
+    pieces.chunk_by(move |piece, _| {
+        let share = before * n / total;
+        before += piece.len() as u64;
+        before * n / total == share
+    })
+}
+
 /// Every piece, `n_rounds` times, each thread its own share.
 fn read(pieces: &[&[u8]], n_threads: usize, n_rounds: u64) {
-    let share = pieces.len().div_ceil(n_threads).max(1);
     thread::scope(|scope| {
-        for pieces in pieces.chunks(share) {
+        for pieces in shares(pieces, n_threads) {
             scope.spawn(move || {
                 for _ in 0..n_rounds {
                     black_box(black_box(pieces).iter().map(|piece| sum(piece)).fold(0, u64::wrapping_add));
@@ -71,6 +81,24 @@ fn sum(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_of_bytes_and_leave_nothing_out() {
+        let bytes = [0; 1000];
+        // Many small pieces before a few large ones, as norms lie before matrices.
+        let lens = [[1; 40].as_slice(), &[1000; 12], &[0, 3, 0]].concat();
+        let pieces: Vec<&[u8]> = lens.iter().map(|&len| &bytes[..len]).collect();
+        let total: usize = lens.iter().sum();
+        for n in [1, 2, 3, 8, 100] {
+            let shares: Vec<_> = shares(&pieces, n).collect();
+            assert!(shares.len() <= n && shares.concat() == pieces, "{n}");
+            for share in shares {
+                let bytes: usize = share.iter().map(|piece| piece.len()).sum();
+                assert!(bytes <= total / n + 1000, "{n}: {bytes}");
+            }
+        }
+        assert_eq!(shares(&[], 4).count(), 0);
+    }
 
     #[test]
     fn every_word_of_whole_blocks_is_read() {

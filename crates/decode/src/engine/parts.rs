@@ -116,7 +116,7 @@ pub(super) fn context(
 ) -> Result<usize, DecodeError> {
     let context_max = shape.context_max;
     let context = config.context.unwrap_or_else(|| {
-        let context = context_max.min(EngineConfig::CONTEXT_DEFAULT);
+        let context = context_max.min(config.context_default);
         let reason = format!("the model was trained for {context_max}; --ctx changes it");
         decisions.push(Decision::new("ctx", context, reason));
         context
@@ -141,12 +141,18 @@ pub(super) fn dense_bytes(resident: &Resident, model: &ModelSource, weights: &We
 }
 
 /// The table of embeddings is read whole only where it is the head as well.
-pub(super) fn token_traffic(shape: &ModelShape, catalog: &Catalog, resident: &Resident) -> TokenTraffic {
+/// Matrices of which the weights have a copy in another order are no longer resident, and are read from the copy.
+pub(super) fn token_traffic(
+    shape: &ModelShape,
+    catalog: &Catalog,
+    resident: &Resident,
+    weights: &Weights,
+) -> TokenTraffic {
     let table = resident.get(TOKEN_EMBD).filter(|_| resident.get(OUTPUT).is_some());
     let rows_left_out = table.map_or(0, |table| table.bytes.len() - table.bytes.len() / shape.n_vocab.max(1));
     let expert = |layer| catalog.layout(layer).map_or(0, |layout| layout.weight_bytes() as u64);
     TokenTraffic {
-        dense: resident.len_bytes() - rows_left_out as u64,
+        dense: resident.len_bytes() + weights.regrouped_bytes() - rows_left_out as u64,
         experts: shape.layer_ids().map(expert).sum::<u64>() * shape.moe.top_k as u64,
     }
 }

@@ -19,7 +19,7 @@ fn shape() -> ModelShape {
             n_heads: 4,
             n_kv_heads: 2,
             head_dim: 64,
-            parts: AttentionParts { gate: true, head_norms: true, biases: false },
+            parts: AttentionParts { gate: true, head_norms: true },
         },
         rope: RopeShape { n_rot: 16, freq_base: 1e4, sections: [3, 3, 2, 0] },
         delta_net: Some(DeltaNetShape {
@@ -105,7 +105,7 @@ fn rows_of_logits_are_counted_up_to_the_rows_of_a_step() {
         MemoryPlan::new(&PlanInput { logit_rows, context, ..input(&shape, None, SlotWish::Fill) }).unwrap()
     };
     let more = plan(16, 512).scratch - plan(1, 512).scratch;
-    assert_eq!(more, 15 * 8 * shape.n_vocab as u64);
+    assert_eq!(more, 15 * 4 * shape.n_vocab as u64);
     assert_eq!((plan(0, 512).logit_rows, plan(16, 512).logit_rows, plan(16, 12).logit_rows), (1, 16, 12));
 }
 

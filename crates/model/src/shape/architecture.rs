@@ -22,7 +22,7 @@ pub(super) struct Architecture {
     pub(super) renormalises: bool,
 }
 
-const GATED: AttentionParts = AttentionParts { gate: true, head_norms: true, biases: false };
+const GATED: AttentionParts = AttentionParts { gate: true, head_norms: true };
 
 /// Every architecture that runs.
 const REGISTRY: [Architecture; 4] = [
@@ -45,7 +45,7 @@ const REGISTRY: [Architecture; 4] = [
     Architecture {
         name: "qwen3moe",
         delta_net: None,
-        attention: AttentionParts { gate: false, head_norms: true, biases: false },
+        attention: AttentionParts { gate: false, head_norms: true },
         has_rope_sections: false,
         has_shared_expert: false,
         renormalises: true,
@@ -53,7 +53,7 @@ const REGISTRY: [Architecture; 4] = [
     Architecture {
         name: "qwen2moe",
         delta_net: None,
-        attention: AttentionParts { gate: false, head_norms: false, biases: true },
+        attention: AttentionParts { gate: false, head_norms: false },
         has_rope_sections: false,
         has_shared_expert: true,
         renormalises: false,

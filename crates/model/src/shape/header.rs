@@ -69,8 +69,8 @@ impl Header<'_> {
         positive(&key, value).map(|v| v as f32)
     }
 
-    /// All attention where the architecture has nothing else. `recurrent_layers` wins over `full_attention_interval`: converters write the latter as 4 even where it is
-    /// wrong.
+    /// All attention where the architecture has nothing else. `recurrent_layers` wins over `full_attention_interval`:
+    /// converters write the latter as 4 even where it is wrong.
     fn layer_kinds(&self, n_blocks: usize, n_layers: usize) -> Result<Vec<LayerKind>, ShapeError> {
         if self.architecture.delta_net.is_none() {
             return Ok(vec![LayerKind::Attention; n_layers]);
@@ -113,8 +113,8 @@ impl Header<'_> {
         fits(
             ("attention.head_count", n_heads),
             ("embedding_length", hidden),
-            head_dim > 0,
-            "without attention.key_length the hidden size must be at least one value per head",
+            (1..=HEAD_DIM_MAX).contains(&head_dim),
+            "without attention.key_length the hidden size must be 1 to 1024 values per head",
         )?;
         Ok(AttentionShape { n_heads, n_kv_heads, head_dim, parts: self.architecture.attention })
     }
@@ -234,28 +234,34 @@ impl Header<'_> {
         let n_experts = self.need("expert_count", 1, EXPERTS_MAX)?;
         let top_k = self.uniform("expert_used_count", n_experts as u64)?;
         let top_k = top_k.ok_or_else(|| ShapeError::MissingKey { key: self.key("expert_used_count") })?;
-        let feed_forward = integer(self.kv, &self.key("feed_forward_length"), 1, WIDTH_MAX)?.map(to_usize);
-        let expert_ff = match (self.uniform("expert_feed_forward_length", WIDTH_MAX)?, feed_forward) {
-            (Some(width), _) => width,
-            (None, Some(total)) if total >= top_k => total / top_k,
-            (None, _) => {
-                return Err(ShapeError::MissingKey { key: self.key("expert_feed_forward_length") });
-            }
+        let expert_ff = match self.uniform("expert_feed_forward_length", WIDTH_MAX)? {
+            Some(width) => width,
+            None => match self.feed_forward()? {
+                Some(total) if total >= top_k => total / top_k,
+                _ => return Err(ShapeError::MissingKey { key: self.key("expert_feed_forward_length") }),
+            },
         };
-        let shared_ff = self.shared_ff(feed_forward)?;
+        let shared_ff = self.shared_ff()?;
         Ok(MoeShape { n_experts, top_k, expert_ff, shared_ff, renormalises: self.architecture.renormalises })
     }
 
     /// The shared expert's width, for which older files have only the width of a layer without experts.
-    fn shared_ff(&self, feed_forward: Option<usize>) -> Result<Option<usize>, ShapeError> {
+    fn shared_ff(&self) -> Result<Option<usize>, ShapeError> {
         if !self.architecture.has_shared_expert {
             return Ok(None);
         }
         let key = self.key("expert_shared_feed_forward_length");
-        match integer(self.kv, &key, 1, WIDTH_MAX)?.map(to_usize).or(feed_forward) {
-            Some(width) => Ok(Some(width)),
-            None => Err(ShapeError::MissingKey { key }),
-        }
+        let width = match integer(self.kv, &key, 1, WIDTH_MAX)? {
+            Some(width) => Some(to_usize(width)),
+            None => self.feed_forward()?,
+        };
+        width.map(Some).ok_or(ShapeError::MissingKey { key })
+    }
+
+    /// The width of a layer without experts. Asked for only where nothing else says how wide experts are: files have 0
+    /// here, or a list, where no layer is without experts.
+    fn feed_forward(&self) -> Result<Option<usize>, ShapeError> {
+        Ok(integer(self.kv, &self.key("feed_forward_length"), 1, WIDTH_MAX)?.map(to_usize))
     }
 
     /// A number that some exporters write once per layer; all entries must be equal.

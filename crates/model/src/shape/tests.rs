@@ -121,6 +121,10 @@ fn other_exporters_spellings_are_read() {
     assert_eq!(shape.delta_net.unwrap().key_head(17), 8);
 }
 
+/// Every architecture, and whether it has a shared expert.
+const ARCHITECTURES_READ: [(&str, bool); 4] =
+    [("qwen35moe", true), ("qwen3next", true), ("qwen3moe", false), ("qwen2moe", true)];
+
 #[test]
 fn every_number_has_a_range() {
     for key in [
@@ -146,6 +150,46 @@ fn every_number_has_a_range() {
             refused(&[(key, V::I(value))], key);
         }
         refused(&[(key, V::T("8"))], key);
+    }
+}
+
+/// Without `key_length` and `value_length` a head's size follows from two other numbers, and is in its range as well.
+#[test]
+fn a_head_size_that_follows_from_others_has_a_range() {
+    for (architecture, _) in ARCHITECTURES_READ {
+        for (hidden, n_heads, fine) in
+            [(2048, 2, true), (2048, 1, false), (1 << 17, 16, false), (8, 16, false)]
+        {
+            let mut map =
+                header_of(architecture, &["attention.key", "attention.value", "attention.head_count_kv"]);
+            map.0.insert(format!("{architecture}.embedding_length"), V::I(hidden));
+            map.0.insert(format!("{architecture}.attention.head_count"), V::I(n_heads));
+            let outcome = ModelShape::from_metadata(&map);
+            assert_eq!(outcome.is_ok(), fine, "{architecture}: {hidden} / {n_heads}: {outcome:?}");
+            if let Err(error) = outcome {
+                assert!(error.to_string().contains("attention.head_count"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_width_of_a_layer_without_experts_is_read_only_where_nothing_else_says_it() {
+    for (architecture, shared) in ARCHITECTURES_READ {
+        for odd in [V::I(0), V::Is(vec![0; 40]), V::T("none")] {
+            let mut map = header_of(architecture, &[]);
+            map.0.insert(format!("{architecture}.feed_forward_length"), odd.clone());
+            assert!(ModelShape::from_metadata(&map).is_ok(), "{architecture}");
+            for (dropped, asked) in [("expert_feed", true), ("expert_shared", shared)] {
+                let mut map = header_of(architecture, &[dropped]);
+                map.0.insert(format!("{architecture}.feed_forward_length"), odd.clone());
+                assert_eq!(
+                    ModelShape::from_metadata(&map).is_err(),
+                    asked,
+                    "{architecture} without {dropped}"
+                );
+            }
+        }
     }
 }
 
@@ -208,18 +252,18 @@ fn qwen3moe_has_attention_everywhere_and_no_shared_expert() {
     assert_eq!((shape.n_layers_of(LayerKind::Attention), shape.delta_net), (40, None));
     assert_eq!((shape.rope.n_rot, shape.rope.sections), (256, [128, 0, 0, 0]));
     assert_eq!((shape.moe.shared_ff, shape.moe.renormalises), (None, true));
-    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: true, biases: false });
+    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: true });
     assert_eq!(shape.attention.query_rows(), 4096);
 }
 
 #[test]
-fn qwen2moe_has_biases_and_keeps_the_routers_probabilities() {
+fn qwen2moe_has_plain_attention_and_keeps_the_routers_probabilities() {
     let dropped =
         ["rope.dimension", "ssm", "expert_shared", "attention.key", "attention.value", "expert_feed"];
     let mut map = header_of("qwen2moe", &dropped);
     map.0.insert("qwen2moe.feed_forward_length".into(), V::I(5632));
     let shape = ModelShape::from_metadata(&map).unwrap();
-    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: false, biases: true });
+    assert_eq!(shape.attention.parts, AttentionParts { gate: false, head_norms: false });
     assert_eq!(shape.attention.head_dim, 128, "the hidden size, split among the heads");
     assert_eq!((shape.moe.expert_ff, shape.moe.shared_ff), (5632 / 8, Some(5632)));
     assert!(!shape.moe.renormalises);

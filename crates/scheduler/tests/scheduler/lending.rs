@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forerun_arena::{Arena, ReadLease, WriteLease};
 use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets};
-use forerun_scheduler::{CachePolicy, GuessInput, Scheduler, SchedulerConfig};
-use forerun_storage::{ExpertStore, Fetched, Lent, Priority, Refused, StoreStats, Withdrawn};
+use forerun_scheduler::{CachePolicy, GuessInput, Scheduler, SchedulerConfig, SchedulerError};
+use forerun_storage::{ExpertStore, Fetched, Lent, Priority, Refused, StoreError, StoreStats, Withdrawn};
 
 use crate::support::*;
 
@@ -14,6 +14,8 @@ use crate::support::*;
 struct Lender {
     inner: ChanceStore,
     n_lent: u16,
+    /// Whether what is lent turns out to have changed.
+    changes: bool,
 }
 
 impl Lender {
@@ -50,6 +52,18 @@ impl ExpertStore for Lender {
         self.lends(key).then(|| Lent { lease: ReadLease::from(bytes), parts: PartOffsets::default() })
     }
 
+    fn can_lend(&self, key: ExpertKey) -> bool {
+        self.lends(key)
+    }
+
+    fn check_lent(&mut self) -> Result<(), StoreError> {
+        if !self.changes {
+            return Ok(());
+        }
+        self.n_lent = 0;
+        Err(StoreError::Changed { key: ExpertKey::new(0, 1), path: "model.gguf".into() })
+    }
+
     fn stop_lending(&mut self) {
         self.n_lent = 0;
     }
@@ -60,9 +74,13 @@ impl ExpertStore for Lender {
 }
 
 fn lending(n_slots: usize, n_lent: u16, policy: CachePolicy) -> Scheduler {
+    over(Lender { inner: ChanceStore::new(7, 4, 32), n_lent, changes: false }, n_slots, policy)
+}
+
+fn over(store: Lender, n_slots: usize, policy: CachePolicy) -> Scheduler {
     let config = SchedulerConfig {
         arena: Arena::new(n_slots, 64).unwrap(),
-        store: Box::new(Lender { inner: ChanceStore::new(7, 4, 32), n_lent }),
+        store: Box::new(store),
         predictor: Box::new(Told),
         policy,
         clock: Arc::new(Ticks::default()),
@@ -106,6 +124,17 @@ fn what_can_be_lent_is_never_guessed() {
     run_layer(&mut scheduler, 0, &routing(&[&[0, 1, 2]])).unwrap();
     let stats = scheduler.stats();
     assert_eq!((stats.lent, stats.guesses_used, stats.fetches), (2, 1, 0), "{stats:?}");
+}
+
+#[test]
+fn a_pass_over_experts_that_changed_fails_and_the_next_one_reads() {
+    let store = Lender { inner: ChanceStore::new(7, 4, 32), n_lent: 32, changes: true };
+    let mut scheduler = over(store, 4, CachePolicy::Lru);
+    run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap();
+    let error = scheduler.end_pass().unwrap_err();
+    assert!(matches!(error, SchedulerError::Lent { source: StoreError::Changed { .. } }), "{error}");
+    run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap();
+    assert_eq!((scheduler.stats().lent, scheduler.stats().fetches), (2, 2));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use forerun_arena::{Arena, SLOT_ALIGN_BYTES, SlotIdx, Window};
-use forerun_model::LayerId;
+use forerun_model::{ExpertKey, LayerId};
 
 use super::in_flight::{InFlight, Piece, Role};
 use super::{FetchId, FileStore};
@@ -143,6 +143,23 @@ impl FileStore {
             let n = pieces.len();
             self.submit(read, InFlight::new(pieces, roles));
             rest = &rest[n..];
+        }
+    }
+
+    /// Makes a fetch, and the reads for it that haven't begun, demands.
+    pub(super) fn promote_fetch(&mut self, key: ExpertKey) {
+        let found = self.fetches.iter_mut().find(|(_, fetch)| fetch.key == key);
+        let Some((&id, fetch)) = found else { return };
+        fetch.priority = Priority::Demand;
+        let serves = |state: &InFlight| state.pieces.iter().any(|piece| piece.fetch == id);
+        let reads = self.in_flight.iter().filter(|(_, state)| serves(state));
+        let mut tags: Vec<Tag> = reads.map(|(&tag, _)| tag).collect();
+        tags.sort_unstable();
+        for tag in tags {
+            if let Some(mut read) = self.port.withdraw(tag) {
+                read.priority = Priority::Demand;
+                self.port.submit(read);
+            }
         }
     }
 

@@ -69,15 +69,35 @@ fn leases_outlive_the_lending() {
     assert_eq!(lent.lease.bytes(), &file()[..]);
 }
 
-/// A file that was written to is lent no more, and reading it says why.
+#[test]
+fn asking_whether_lends_nothing() {
+    let files = testing::temporary(&[file()]);
+    let (catalog, key) = (catalog_of(), ExpertKey::new(0, 3));
+    let mapped = Mapped::new(&catalog, &files).unwrap();
+    assert!(mapped.can_lend(&catalog, key) && !mapped.can_lend(&catalog, ExpertKey::new(0, 8)));
+    assert!(mapped.unchecked.is_none() && !mapped.asked_for.contains(&true));
+    let mut store = store(catalog, &files);
+    assert!(store.can_lend(key));
+    store.stop_lending();
+    assert!(!store.can_lend(ExpertKey::new(0, 3)));
+}
+
+/// What was computed from a file that was written to doesn't count; it is lent no more, and reading it says why.
 #[test]
 fn a_file_that_changed_is_not_lent() {
     let files = testing::temporary(&[file()]);
     let mut store = store(catalog_of(), &files);
     assert!(store.lend(ExpertKey::new(0, 0)).is_some());
+    assert!(store.check_lent().is_ok());
     let Content::File(content) = &files.files()[0].content else { unreachable!() };
     content.set_len(u64::from(FILE_BYTES) + 1).unwrap();
+    assert!(store.check_lent().is_ok(), "nothing was lent since the last look");
     assert!(store.lend(ExpertKey::new(0, 5)).is_some(), "a pass is looked at once");
+    let Err(StoreError::Changed { key, .. }) = store.check_lent() else {
+        panic!("the pass used a changed file")
+    };
+    assert_eq!(key, ExpertKey::new(0, 5));
+    assert!(store.check_lent().is_ok() && !store.can_lend(ExpertKey::new(0, 0)));
     assert!(store.lend(ExpertKey::new(0, 0)).is_none());
     let arena = Arena::new(1, store.slot_bytes()).unwrap();
     store.begin(ExpertKey::new(0, 0), arena.try_write(SlotIdx(0)).unwrap(), Priority::Demand).unwrap();
