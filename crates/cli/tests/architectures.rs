@@ -1,7 +1,5 @@
 //! Every architecture on the command line: described, and run inside the smallest budget that is named.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 mod support;
 
 use support::{failure, fixture, json};

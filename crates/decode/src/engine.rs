@@ -9,7 +9,7 @@ use forerun_arena::SLOT_ALIGN_BYTES;
 use forerun_compute::{Backend, Row, SequenceIdx, Step, StepOutput};
 use forerun_model::{Clock, ModelShape, Position, SystemClock, TokenId};
 use forerun_scheduler::{NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
-use forerun_storage::{Catalog, Resident, StoreStats};
+use forerun_storage::{Resident, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
@@ -110,10 +110,8 @@ impl Engine {
     /// As [`Self::open`].
     pub fn open_with(config: &EngineConfig, own: Parts) -> Result<Self, DecodeError> {
         let (mut gguf, path) = parts::open(&config.model)?;
-        let shape = ModelShape::from_metadata(&gguf.metadata)?;
-        let catalog = Arc::new(Catalog::new(&shape, &gguf)?);
+        let (shape, catalog) = parts::experts(&gguf)?;
         let (tokenizer, template) = parts::text(&mut gguf)?;
-        let suggested = parts::suggested_sampling(&gguf);
         let (resident, weights) = parts::weights(&shape, &catalog, &gguf)?;
         let traffic = parts::token_traffic(&shape, &catalog, &resident, &weights);
         let mut decisions = Vec::new();
@@ -137,7 +135,6 @@ impl Engine {
             logit_rows: config.logit_rows,
         };
         let plan = parts::plan(plan, &mut decisions)?;
-        parts::explain(&plan, config, &mut decisions);
         let backend = parts::backend(config, weights, &plan, n_threads, &mut decisions)?;
         let Parts { scheduler, predictor, lookahead, clock } = own;
         let scheduler = match scheduler {
@@ -156,7 +153,7 @@ impl Engine {
             tokenizer,
             template,
             path,
-            suggested,
+            suggested: parts::suggested_sampling(&gguf),
             resident,
             backend,
             scheduler,

@@ -1,7 +1,5 @@
 //! A measurement runs the passes that it says, over tokens that fit.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 mod support;
 
 use forerun_decode::{BackendChoice, Bench, BenchEvent, DecodeError, Engine, EngineConfig, SlotWish};

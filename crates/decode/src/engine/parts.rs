@@ -30,6 +30,13 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const TEXT_KEYS: [&str; 4] =
     ["tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.ggml.scores"];
 
+/// The model's shape, and where its experts lie.
+pub(super) fn experts(gguf: &Gguf) -> Result<(ModelShape, Arc<Catalog>), DecodeError> {
+    let shape = ModelShape::from_metadata(&gguf.metadata)?;
+    let catalog = Arc::new(Catalog::new(&shape, gguf)?);
+    Ok((shape, catalog))
+}
+
 pub(super) fn open(model: &ModelSource) -> Result<(Gguf, PathBuf), DecodeError> {
     Ok(match model {
         ModelSource::Path(path) => (Gguf::open(path)?, path.clone()),
@@ -206,8 +213,16 @@ pub(super) fn store(
     })
 }
 
-/// Without a budget of the user's, a model that wants more than the system has gets what there is.
+/// The plan, with its reasons.
 pub(super) fn plan(input: PlanInput<'_>, decisions: &mut Vec<Decision>) -> Result<MemoryPlan, DecodeError> {
+    let slots = input.slots;
+    let plan = affordable(input, decisions)?;
+    explain(&plan, slots, decisions);
+    Ok(plan)
+}
+
+/// Without a budget of the user's, a model that wants more than the system has gets what there is.
+fn affordable(input: PlanInput<'_>, decisions: &mut Vec<Decision>) -> Result<MemoryPlan, DecodeError> {
     let plan = MemoryPlan::new(&input)?;
     let Some(available) = available_bytes().filter(|_| input.budget_bytes.is_none()) else { return Ok(plan) };
     let ceiling = available / 10 * 9;
@@ -268,12 +283,12 @@ pub(super) fn backend(
     }
 }
 
-pub(super) fn explain(plan: &MemoryPlan, config: &EngineConfig, decisions: &mut Vec<Decision>) {
+fn explain(plan: &MemoryPlan, slots: SlotWish, decisions: &mut Vec<Decision>) {
     if plan.mapped > 0 {
         let all = if plan.budget.is_some() { "the budget holds them all" } else { "no budget was given" };
         let reason = format!("{all}, so experts are used where they are mapped, without copies");
         decisions.push(Decision::new("experts", "mapped", reason));
-    } else if config.slots == SlotWish::Fill {
+    } else if slots == SlotWish::Fill {
         let reason = match plan.budget {
             None => "no budget was given, so every expert may stay".to_owned(),
             Some(_) if plan.n_slots == plan.n_experts => "the budget holds every expert".to_owned(),
