@@ -185,11 +185,10 @@ fn experts_used_where_they_are_mapped_are_said_to_be() {
     let model = path("tiny-b-q3_k_m.gguf");
     let args =
         ["bench", "-q", "-m", &model, "--prompt", "8", "--tokens", "2", "--repeat", "1", "--ctx", "16"];
-    let with = |more: &[&str]| [&args[..], more].concat();
-    let lent = |io| json(&with(&["--json", "--io", io]))["lent"].as_u64().unwrap();
+    let lent = |io| json(&[&args[..], &["--json", "--io", io]].concat())["lent"].as_u64().unwrap();
     assert!(lent("mmap") > 0 && lent("memory") == 0);
     let last = |io| {
-        let table = String::from_utf8(output(&with(&["--io", io])).stdout).unwrap();
+        let table = String::from_utf8(output(&[&args[..], &["--io", io]].concat()).stdout).unwrap();
         table.lines().last().unwrap().to_owned()
     };
     assert!(last("mmap").contains("used where they are mapped") && !last("memory").contains("mapped"));

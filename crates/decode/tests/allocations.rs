@@ -167,5 +167,5 @@ fn generated_text(n_threads: usize) {
     };
     let _ = (0..24).map(|_| next()).sum::<usize>();
     let n = counted(|| n_pieces = (0..N_COUNTED).map(|_| next()).sum());
-    assert!(n <= n_pieces, "{n} allocations for {n_pieces} pieces of text");
+    assert!(n <= n_pieces, "{n_threads} threads: {n} allocations for {n_pieces} pieces of text");
 }
