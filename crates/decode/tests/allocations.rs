@@ -165,7 +165,7 @@ fn generated_text(n_threads: usize) {
         Some(Event::Text(text)) => usize::from(!text.is_empty()),
         Some(Event::Prompt { .. }) | None => 0,
     };
-    let _ = (0..24).map(|_| next()).sum::<usize>();
+    let _ = (0..N_WARM).map(|_| next()).sum::<usize>();
     let n = counted(|| n_pieces = (0..N_COUNTED).map(|_| next()).sum());
     assert!(n <= n_pieces, "{n_threads} threads: {n} allocations for {n_pieces} pieces of text");
 }
