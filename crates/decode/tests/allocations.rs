@@ -1,4 +1,5 @@
-//! With every expert resident, a token is made without one allocation: by the engine, the sampler, and on the way to text.
+//! With every expert resident, a token is made without one allocation: by the engine, the sampler, and on the way to
+//! text.
 //!
 //! The only test of its file, since the count is the process's.
 
