@@ -106,8 +106,8 @@ impl ReadLease {
         }
     }
 
-    /// The bytes of the slot, which don't change while any lease lives, or the shared ones. Those of a mapped file change
-    /// when another program writes the file: who lends them must say so before what was computed from them counts.
+    /// The bytes of the slot, which don't change while any lease lives, or the shared ones. Those of a mapped file
+    /// change when another program writes the file: who lends them must say so before what was computed from them counts.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             // SAFETY: this lease is counted in the slot's state word, so no write lease exists.

@@ -1,14 +1,14 @@
 //! The owner of table, arena, store and predictor: carries out what `plan` decides.
 //!
 //! # Why a turn always ends
-//! A wanted expert that the store lends is in `lent` until it is handed out. Each other one is in one of four places: in
-//! `queue` (no read begun), loading, in `ready`, or handed out; it moves forward only, but for a failed read, which ends
-//! the call with an error (or, when it was begun before the turn, is begun once more). A pull hands out from `lent`, then
-//! from `ready`; if both are empty it sleeps for a read in flight, which the store finishes. With `ready` empty and
-//! nothing in flight, no slot is loading and none is promised, so each slot is free or leased by the caller: a free one
-//! is taken by the front of `queue` at once, and if there is none the caller holds them all and gets
-//! [`SchedulerError::AllSlotsLeased`]. Guesses never hold a slot for longer than their own read, and none is begun while
-//! `queue` isn't empty.
+//! A wanted expert that the store lends is in `lent` until it is handed out. Each other one is in one of four places:
+//! in `queue` (no read begun), loading, in `ready`, or handed out; it moves forward only, but for a failed read,
+//! which ends the call with an error (or, when it was begun before the turn, is begun once more). A pull hands out
+//! from `lent`, then from `ready`; if both are empty it sleeps for a read in flight, which the store finishes. With
+//! `ready` empty and nothing in flight, no slot is loading and none is promised, so each slot is free or leased by
+//! the caller: a free one is taken by the front of `queue` at once, and if there is none the caller holds them all
+//! and gets [`SchedulerError::AllSlotsLeased`]. Guesses never hold a slot for longer than their own read, and none is
+//! begun while `queue` isn't empty.
 
 mod guesses;
 mod landing;

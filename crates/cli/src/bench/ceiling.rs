@@ -44,11 +44,12 @@ pub(super) fn measure(engine: &Engine) -> Ceiling {
 /// The pieces in at most `n` shares of about as many bytes: no share has more than a piece beyond an equal one.
 fn shares<'a, 'b>(pieces: &'a [&'b [u8]], n: usize) -> impl Iterator<Item = &'a [&'b [u8]]> {
     let (n, total) = (n.max(1) as u64, pieces.iter().map(|piece| piece.len() as u64).sum::<u64>().max(1));
+    let share_at = move |offset: u64| (offset * n / total).min(n - 1);
     let mut before = 0;
     pieces.chunk_by(move |piece, _| {
-        let share = before * n / total;
+        let share = share_at(before);
         before += piece.len() as u64;
-        before * n / total == share
+        share_at(before) == share
     })
 }
 

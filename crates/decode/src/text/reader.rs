@@ -13,8 +13,8 @@ use crate::DecodeError;
 
 /// Bytes asked of the source at once.
 const PIECE_BYTES: usize = 16 << 10;
-/// Most bytes without a place to cut; prose has one every few bytes, or at the ends of paragraphs. Few, since the memory
-/// that tokenising such a stretch takes grows with it and has no line in the memory plan.
+/// Most bytes without a place to cut; prose has one every few bytes, or at the ends of paragraphs. Few, since the
+/// memory that tokenising such a stretch takes grows with it and has no line in the memory plan.
 const UNCUT_BYTES_MAX: usize = 32 << 10;
 
 /// Reads a text and makes tokens of it, special literals as the text that they are. Begins with the token that the

@@ -56,7 +56,10 @@ impl StopMatcher {
             return StopOutput { text: std::mem::take(&mut self.held), stop: Some(stop) };
         }
         let safe = self.held.len() - self.possible_begin();
-        StopOutput { text: self.held.drain(..safe).collect(), stop: None }
+        // Collected from characters, a string would grow step by step.
+        let text = self.held[..safe].to_owned();
+        self.held.drain(..safe);
+        StopOutput { text, stop: None }
     }
 
     /// Ends the text: what was held back became no stop string, so it is to be shown.
