@@ -35,10 +35,7 @@ mod scalar;
 mod scales;
 mod tiles;
 
-use forerun_model::QuantType;
-
-use crate::activation::{ActivationRow, Operand};
-use crate::dequant::dequantise;
+use crate::activation::Operand;
 use crate::tensor::Matrix;
 
 #[cfg(target_arch = "x86_64")]
@@ -105,22 +102,6 @@ fn check_sizes(matrix: Matrix<'_>, x: Operand<'_>, out: &Columns<'_>) {
     assert_eq!(x.form(), matrix.form(), "activations in the form of {}", layout.quant);
 }
 
-/// A whole product by the product of one row with one row.
-#[inline(always)]
-fn row_by_row(
-    matrix: Matrix<'_>,
-    x: Operand<'_>,
-    out: &mut Columns<'_>,
-    dot: impl Fn(QuantType, &[u8], ActivationRow<'_>) -> f32,
-) {
-    for r in 0..matrix.layout.n_rows {
-        let weights = matrix.row(r);
-        for i in 0..x.len() {
-            out.row(i)[r] = dot(matrix.layout.quant, weights, x.row(i));
-        }
-    }
-}
-
 /// What one block of 256 weights adds: `d * sum - dmin * min_sum`, before the activations' scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BlockSum {
@@ -150,20 +131,6 @@ pub(crate) fn fold(mut lanes: [f32; LANES]) -> f32 {
         half /= 2;
     }
     lanes[0]
-}
-
-/// Walks a row of any decodable type in pieces of up to 256 values: `add` sees their f32 values and where they begin.
-#[inline(always)]
-pub(crate) fn decoded(quant: QuantType, weights: &[u8], n_cols: usize, mut add: impl FnMut(&[f32], usize)) {
-    const PIECE: usize = 256;
-    let bytes = PIECE / quant.block_len() * quant.block_bytes();
-    assert_eq!(quant.row_bytes(n_cols), Some(weights.len()), "weights and activations of one length");
-    let mut values = [0.0; PIECE];
-    for (i, weights) in weights.chunks(bytes).enumerate() {
-        let values = &mut values[..PIECE.min(n_cols - i * PIECE)];
-        dequantise(quant, weights, values);
-        add(values, i * PIECE);
-    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use forerun_model::QuantType;
 
-use super::{BlockSum, Columns, Isa, Kernels, LANES, check_sizes, decoded, fold, row_by_row};
+use super::{BlockSum, Columns, Isa, Kernels, LANES, check_sizes, fold};
 use crate::activation::{ActivationRow, Operand, Q8Row, SUM_LEN};
-use crate::dequant::{half_at, min_sum_k4, scale_min_k4, scales_q3_k};
+use crate::dequant::{dequantise, half_at, min_sum_k4, scale_min_k4, scales_q3_k};
 use crate::tensor::Matrix;
 
 /// Plain loops; runs on every CPU.
@@ -138,4 +138,34 @@ fn lanes(quant: QuantType, weights: &[u8], x: &[f32]) -> f32 {
         }
     });
     fold(lanes)
+}
+
+/// A whole product by the product of one row with one row.
+#[inline(always)]
+fn row_by_row(
+    matrix: Matrix<'_>,
+    x: Operand<'_>,
+    out: &mut Columns<'_>,
+    dot: impl Fn(QuantType, &[u8], ActivationRow<'_>) -> f32,
+) {
+    for r in 0..matrix.layout.n_rows {
+        let weights = matrix.row(r);
+        for i in 0..x.len() {
+            out.row(i)[r] = dot(matrix.layout.quant, weights, x.row(i));
+        }
+    }
+}
+
+/// Walks a row of any decodable type in pieces of up to 256 values: `add` sees their f32 values and where they begin.
+#[inline(always)]
+fn decoded(quant: QuantType, weights: &[u8], n_cols: usize, mut add: impl FnMut(&[f32], usize)) {
+    const PIECE: usize = 256;
+    let bytes = PIECE / quant.block_len() * quant.block_bytes();
+    assert_eq!(quant.row_bytes(n_cols), Some(weights.len()), "weights and activations of one length");
+    let mut values = [0.0; PIECE];
+    for (i, weights) in weights.chunks(bytes).enumerate() {
+        let values = &mut values[..PIECE.min(n_cols - i * PIECE)];
+        dequantise(quant, weights, values);
+        add(values, i * PIECE);
+    }
 }

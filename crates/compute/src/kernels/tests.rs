@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 
-use forerun_model::MatrixLayout;
+use forerun_model::{MatrixLayout, QuantType};
 use proptest::strategy::ValueTree;
 
 use super::*;
 use crate::activation::{Activations, Form, Rows};
-use crate::dequant::is_supported;
+use crate::dequant::{dequantise, is_supported};
 use crate::workers::Workers;
 
 /// Every kernel set of this CPU but the scalar one.
