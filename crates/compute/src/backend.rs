@@ -1,7 +1,7 @@
 //! The trait that every device implements, and what travels through it.
 
 use forerun_arena::ReadLease;
-use forerun_model::{LayerId, PartOffsets, Position, Routing, TokenId, Use};
+use forerun_model::{LayerId, PartOffsets, Position, Routing, Stage, TokenId, Use};
 
 use crate::ComputeError;
 
@@ -32,15 +32,6 @@ pub struct Step<'a> {
     pub rows: &'a [Row],
     /// Whether fewer than all rows may be accepted: costs a log of the recurrent layers' inputs.
     pub may_reject: bool,
-}
-
-/// How much of the residual stream a router guess has seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// After the mixer of the layer before: its experts are still missing.
-    Early,
-    /// After the layer before was closed: only the mixer of this layer is missing.
-    Closed,
 }
 
 /// Router probabilities of one layer, `[n_rows, n_experts]`, as a guess.
@@ -87,7 +78,7 @@ impl StepOutput {
 ///
 /// One step is: `begin`; for each layer `mix_route`, then `run_shared` and one `run_expert` per distinct expert of
 /// the routing in any order, then `close_layer`; after the last layer `finish`; then `accept`. `scores` may be asked
-/// between `mix_route` of a layer and `mix_route` of the next. The bits of a row's results depend on nothing but the
+/// at any time between `begin` and the last `mix_route`. The bits of a row's results depend on nothing but the
 /// sequence's tokens: not on the other rows of the step, the order of experts, or the number of threads.
 ///
 /// A step that fails or is abandoned changes nothing: the next `begin` starts from what was last accepted. Only a step

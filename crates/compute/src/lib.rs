@@ -24,7 +24,7 @@ pub mod tensor;
 pub mod weights;
 pub mod workers;
 
-pub use backend::{Backend, ExpertJob, Row, Scores, SequenceIdx, Stage, Step, StepOutput};
+pub use backend::{Backend, ExpertJob, Row, Scores, SequenceIdx, Step, StepOutput};
 pub use error::ComputeError;
 pub use kv_cache::KvType;
 pub use products::Rounding;

@@ -16,7 +16,7 @@ use crate::config::EngineConfig;
 use crate::io::{self, Disk};
 use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
 use crate::sampler::SamplerConfig;
-use crate::step::{Lookahead, StepLoop};
+use crate::step::StepLoop;
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer};
 pub use parts::bind_weights;
@@ -68,27 +68,20 @@ pub struct Parts {
     pub scheduler: Option<Scheduler>,
     /// Who guesses.
     pub predictor: Box<dyn Predictor>,
-    /// Whether routers are asked for guesses.
-    pub lookahead: Lookahead,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        Self {
-            scheduler: None,
-            predictor: Box::new(NoPredictor),
-            lookahead: Lookahead::Off,
-            clock: Arc::new(SystemClock::new()),
-        }
+        Self { scheduler: None, predictor: Box::new(NoPredictor), clock: Arc::new(SystemClock::new()) }
     }
 }
 
 impl Parts {
     /// A scheduler of the caller's, which may listen to guesses.
     pub fn over(scheduler: Scheduler, clock: Arc<dyn Clock>) -> Self {
-        Self { scheduler: Some(scheduler), lookahead: Lookahead::On, clock, ..Self::default() }
+        Self { scheduler: Some(scheduler), clock, ..Self::default() }
     }
 }
 
@@ -136,7 +129,7 @@ impl Engine {
         };
         let plan = parts::plan(plan, &mut decisions)?;
         let backend = parts::backend(config, weights, &plan, n_threads, &mut decisions)?;
-        let Parts { scheduler, predictor, lookahead, clock } = own;
+        let Parts { scheduler, predictor, clock } = own;
         let scheduler = match scheduler {
             Some(scheduler) => scheduler,
             None => Scheduler::new(SchedulerConfig {
@@ -148,7 +141,7 @@ impl Engine {
             })?,
         };
         Ok(Self {
-            steps: StepLoop::new(&shape, lookahead),
+            steps: StepLoop::new(&shape),
             shape,
             tokenizer,
             template,

@@ -1,34 +1,29 @@
 //! One pass through all layers: where the schedule and the arithmetic meet.
 
-use forerun_compute::{Backend, ExpertJob, Scores, Stage, Step, StepOutput};
-use forerun_model::{LayerId, ModelShape, Routing};
-use forerun_scheduler::{GuessInput, Ready, Scheduler};
+use forerun_compute::{Backend, ExpertJob, Scores, Step, StepOutput};
+use forerun_model::{LayerId, ModelShape, Routing, Stage};
+use forerun_scheduler::{GuessInput, Listener, Ready, Scheduler, View};
 
 use crate::DecodeError;
-
-/// Whether the routers of later layers are asked for guesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookahead {
-    /// Never: the predictor doesn't listen.
-    Off,
-    /// After the mixer, and again after the layer is closed.
-    On,
-}
 
 /// Runs steps; keeps the buffers between them.
 #[derive(Debug)]
 pub struct StepLoop {
     layers: Vec<LayerId>,
-    lookahead: Lookahead,
+    n_experts: usize,
     routing: Routing,
     scores: Scores,
 }
 
 impl StepLoop {
     /// A loop over the layers of `shape`.
-    pub fn new(shape: &ModelShape, lookahead: Lookahead) -> Self {
-        let layers = shape.layer_ids().collect();
-        Self { layers, lookahead, routing: Routing::default(), scores: Scores::default() }
+    pub fn new(shape: &ModelShape) -> Self {
+        Self {
+            layers: shape.layer_ids().collect(),
+            n_experts: shape.moe.n_experts,
+            routing: Routing::default(),
+            scores: Scores::default(),
+        }
     }
 
     /// Runs `step` and leaves the logits in `output`. The caller then accepts the rows.
@@ -43,6 +38,8 @@ impl StepLoop {
         output: &mut StepOutput,
     ) -> Result<(), DecodeError> {
         backend.begin(step)?;
+        scheduler.begin_pass(step.rows.len());
+        self.look_ahead(backend, Stage::Begin, 0, scheduler.listener())?;
         for i in 0..self.layers.len() {
             self.layer(backend, scheduler, i)?;
         }
@@ -58,13 +55,9 @@ impl StepLoop {
         i: usize,
     ) -> Result<(), DecodeError> {
         let layer = self.layers[i];
-        let next = self.layers.get(i + 1).filter(|_| self.lookahead == Lookahead::On);
         backend.mix_route(layer, &mut self.routing)?;
         let mut turn = scheduler.open_layer(layer, &self.routing)?;
-        if let Some(&next) = next {
-            backend.scores(Stage::Early, next, &mut self.scores)?;
-            turn.offer(guess_input(&self.scores));
-        }
+        self.look_ahead(backend, Stage::Early, i + 1, turn.listener())?;
         backend.run_shared(layer)?;
         while let Some(Ready { key, lease, parts }) = turn.next_ready()? {
             let uses = self.routing.uses(key.expert);
@@ -72,14 +65,28 @@ impl StepLoop {
         }
         drop(turn);
         backend.close_layer(layer)?;
-        if let Some(&next) = next {
-            backend.scores(Stage::Closed, next, &mut self.scores)?;
-            scheduler.offer(guess_input(&self.scores));
+        self.look_ahead(backend, Stage::Closed, i + 1, scheduler.listener())
+    }
+
+    /// Offers what the routers of the layers from the `first` on say at `stage`, as far as anybody listens.
+    fn look_ahead(
+        &mut self,
+        backend: &mut dyn Backend,
+        stage: Stage,
+        first: usize,
+        mut to: Listener<'_>,
+    ) -> Result<(), DecodeError> {
+        for (&layer, ahead) in self.layers.iter().skip(first).zip(1..) {
+            let view = View { stage, ahead };
+            if !to.listens(view) {
+                break;
+            }
+            if to.wants_scores() {
+                backend.scores(stage, layer, &mut self.scores)?;
+            }
+            let (n_experts, probabilities) = (self.n_experts, &self.scores.probabilities);
+            to.offer(GuessInput { view, layer, n_experts, probabilities });
         }
         Ok(())
     }
-}
-
-fn guess_input(scores: &Scores) -> GuessInput<'_> {
-    GuessInput { layer: scores.layer, n_experts: scores.n_experts, probabilities: &scores.probabilities }
 }

@@ -6,10 +6,10 @@
 mod support;
 
 use forerun_compute::{
-    Backend, ComputeError, ExpertJob, Reference, Rounding, Scores, SequenceIdx, Stage, Step, StepOutput,
+    Backend, ComputeError, ExpertJob, Reference, Rounding, Scores, SequenceIdx, Step, StepOutput,
 };
 use forerun_decode::{BackendChoice, DecodeError, Engine, ModelSource, SlotWish};
-use forerun_model::{ExpertId, LayerId, Routing, TokenId};
+use forerun_model::{ExpertId, LayerId, Routing, Stage, TokenId};
 use serde_json::Value;
 use support::goldens::{EXACT, check_cases};
 use support::rig::{CONFIG, rig, text_rows};

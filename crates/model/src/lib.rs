@@ -21,7 +21,7 @@ pub use ids::{ExpertId, ExpertKey, LayerId, TokenId};
 pub use layout::{ExpertLayout, MatrixLayout, PartOffsets};
 pub use metadata::{KeyValue, KeyValues};
 pub use quant::QuantType;
-pub use routing::{Routing, Use};
+pub use routing::{Routing, Stage, Use};
 pub use shape::{
     AttentionParts, AttentionShape, DeltaNetShape, HEAD_DIM_MAX, HeadOrder, LayerKind, ModelShape, MoeShape,
     Position, RopeShape,

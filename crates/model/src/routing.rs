@@ -2,6 +2,17 @@
 
 use crate::ExpertId;
 
+/// When a router is asked about the residual stream before its own turn: the later, the better its guess.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stage {
+    /// On the embedding, before any layer has run.
+    Begin,
+    /// After the mixer of a layer before: that layer's experts are still missing.
+    Early,
+    /// After a layer before was closed: only the mixers between are missing.
+    Closed,
+}
+
 /// One row's wish for one expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Use {

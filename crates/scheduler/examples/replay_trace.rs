@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use forerun_arena::{Arena, WriteLease};
-use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, SystemClock};
+use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage, SystemClock};
 use forerun_scheduler::{
-    CachePolicy, Guess, GuessInput, NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats,
+    CachePolicy, Guess, GuessInput, NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats, View,
 };
 use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
 
@@ -29,6 +29,18 @@ struct Popular {
 }
 
 impl Predictor for Popular {
+    fn name(&self) -> &'static str {
+        "popular"
+    }
+
+    fn listens(&self, view: View) -> bool {
+        view.ahead == 1
+    }
+
+    fn wants_scores(&self) -> bool {
+        false
+    }
+
     fn observe(&mut self, layer: LayerId, routing: &Routing) {
         for expert in routing.experts() {
             *self.counts.entry(ExpertKey { layer, expert }).or_default() += 1;
@@ -147,7 +159,12 @@ fn replay(trace: &Trace, n_slots: usize, predictor: Box<dyn Predictor>) -> Outco
             trace.routing(token, layer, &mut routing);
             let mut turn = scheduler.open_layer(LayerId(layer), &routing)?;
             let next = LayerId((layer + 1) % trace.n_layers);
-            turn.offer(GuessInput { layer: next, n_experts: trace.n_experts, probabilities: &[] });
+            turn.offer(GuessInput {
+                view: View { stage: Stage::Early, ahead: 1 },
+                layer: next,
+                n_experts: trace.n_experts,
+                probabilities: &[],
+            });
             while turn.next_ready()?.is_some() {}
         }
     }

@@ -17,7 +17,7 @@ pub mod turn;
 
 pub use error::SchedulerError;
 pub use predict::none::NoPredictor;
-pub use predict::{GUESSES_MAX, Guess, GuessInput, Predictor};
-pub use scheduler::{CachePolicy, N_SLOTS_MIN, Scheduler, SchedulerConfig};
+pub use predict::{GUESSES_MAX, Guess, GuessInput, Predictor, View};
+pub use scheduler::{CachePolicy, N_SLOTS_MIN, ROWS_GUESSED_MAX, Scheduler, SchedulerConfig};
 pub use stats::SchedulerStats;
-pub use turn::{Ready, Turn};
+pub use turn::{Listener, Ready, Turn};

@@ -26,13 +26,19 @@ use forerun_storage::{
 
 use crate::plan::{Move, plan};
 use crate::slots::{Content, Origin, Slots};
-use crate::{GUESSES_MAX, Guess, GuessInput, Predictor, Ready, SchedulerError, SchedulerStats, Turn};
+use crate::{
+    GUESSES_MAX, Guess, GuessInput, Listener, Predictor, Ready, SchedulerError, SchedulerStats, Turn, View,
+};
 
 /// Fewest slots with which a scheduler works: one is computed with while the other is read.
 pub const N_SLOTS_MIN: usize = 2;
 
 /// Queued experts that are planned for at once, so that a pull costs the same however long the queue is.
 const WINDOW: usize = 16;
+
+/// Most rows of a pass in which guesses are made: the experts of more rows are most of a layer, and no time is left over
+/// in which a guess could be read.
+pub const ROWS_GUESSED_MAX: usize = 8;
 
 /// What happens to an expert that was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +72,8 @@ pub struct Scheduler {
     policy: CachePolicy,
     clock: Arc<dyn Clock>,
     slots: Slots,
+    /// Rows of the pass under way.
+    n_rows: usize,
     /// Slots beyond these are retired when they are free.
     n_slots_max: usize,
     /// Keeps retired slots from everybody.
@@ -114,6 +122,7 @@ impl Scheduler {
             policy,
             clock,
             slots: Slots::new(n_slots),
+            n_rows: 0,
             n_slots_max: n_slots,
             retired: Vec::new(),
             queue: VecDeque::new(),
@@ -131,6 +140,27 @@ impl Scheduler {
             done: Vec::new(),
             withdrawn: Vec::new(),
         })
+    }
+
+    /// Begins a pass of `n_rows` tokens through the layers.
+    pub fn begin_pass(&mut self, n_rows: usize) {
+        self.close_turn();
+        self.n_rows = n_rows;
+    }
+
+    /// Whether an offer at `view` is welcome now. Where it isn't, no router need be asked.
+    pub fn listens(&self, view: View) -> bool {
+        self.n_rows <= ROWS_GUESSED_MAX && self.predictor.listens(view)
+    }
+
+    /// Whether offers must bring router scores.
+    pub fn wants_scores(&self) -> bool {
+        self.predictor.wants_scores()
+    }
+
+    /// Whom to offer router scores.
+    pub fn listener(&mut self) -> Listener<'_> {
+        Listener(self)
     }
 
     /// Opens the turn of `layer`: finds the hits of the grouped `routing` and begins to read the others, in

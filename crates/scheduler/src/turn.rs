@@ -3,7 +3,7 @@
 use forerun_arena::ReadLease;
 use forerun_model::{ExpertKey, PartOffsets};
 
-use crate::{GuessInput, Scheduler, SchedulerError};
+use crate::{GuessInput, Scheduler, SchedulerError, View};
 
 /// An expert that can be computed with.
 #[derive(Debug)]
@@ -15,6 +15,27 @@ pub struct Ready {
     pub lease: ReadLease,
     /// Where gate, up and down begin in them.
     pub parts: PartOffsets,
+}
+
+/// The ear of a scheduler, within a turn or between two.
+#[derive(Debug)]
+pub struct Listener<'a>(pub(crate) &'a mut Scheduler);
+
+impl Listener<'_> {
+    /// Whether an offer at `view` is welcome now. Where it isn't, no router need be asked.
+    pub fn listens(&self, view: View) -> bool {
+        self.0.listens(view)
+    }
+
+    /// Whether offers must bring router scores.
+    pub fn wants_scores(&self) -> bool {
+        self.0.wants_scores()
+    }
+
+    /// As [`Scheduler::offer`].
+    pub fn offer(&mut self, input: GuessInput<'_>) {
+        self.0.offer(input);
+    }
 }
 
 /// The experts of one layer, from [`Scheduler::open_layer`].
@@ -33,6 +54,11 @@ impl<'a> Turn<'a> {
     /// Lets the predictor guess from `input`; its guesses are read after everything that this turn wants.
     pub fn offer(&mut self, input: GuessInput<'_>) {
         self.scheduler.offer(input);
+    }
+
+    /// As [`Scheduler::listener`].
+    pub fn listener(&mut self) -> Listener<'_> {
+        self.scheduler.listener()
     }
 
     /// The next expert that is ready, sleeping until there is one; `None` when all were handed out.

@@ -1,7 +1,7 @@
 //! Predictors for tests: one that knows nothing, and one that knows everything.
 
 use forerun_model::{ExpertId, ExpertKey, LayerId, Routing};
-use forerun_scheduler::{Guess, GuessInput, Predictor};
+use forerun_scheduler::{Guess, GuessInput, Predictor, View};
 
 use crate::Rng;
 
@@ -20,6 +20,18 @@ impl RandomPredictor {
 }
 
 impl Predictor for RandomPredictor {
+    fn name(&self) -> &'static str {
+        "random"
+    }
+
+    fn listens(&self, view: View) -> bool {
+        view.ahead == 1
+    }
+
+    fn wants_scores(&self) -> bool {
+        false
+    }
+
     fn observe(&mut self, _layer: LayerId, _routing: &Routing) {}
 
     fn guess(&mut self, input: &GuessInput<'_>, guesses: &mut Vec<Guess>) {
@@ -37,6 +49,18 @@ impl Predictor for RandomPredictor {
 pub struct Oracle;
 
 impl Predictor for Oracle {
+    fn name(&self) -> &'static str {
+        "oracle"
+    }
+
+    fn listens(&self, view: View) -> bool {
+        view.ahead == 1
+    }
+
+    fn wants_scores(&self) -> bool {
+        true
+    }
+
     fn observe(&mut self, _layer: LayerId, _routing: &Routing) {}
 
     fn guess(&mut self, input: &GuessInput<'_>, guesses: &mut Vec<Guess>) {

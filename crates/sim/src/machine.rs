@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forerun_arena::Arena;
-use forerun_compute::{Backend, ExpertJob, Row, Scores, SequenceIdx, Stage, Step, StepOutput};
-use forerun_model::{LayerId, Nanos, Position, Routing};
+use forerun_compute::{Backend, ExpertJob, Row, Scores, SequenceIdx, Step, StepOutput};
+use forerun_model::{LayerId, Nanos, Position, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, GuessInput, N_SLOTS_MIN, NoPredictor, Predictor, Ready, Scheduler, SchedulerConfig,
+    CachePolicy, GuessInput, N_SLOTS_MIN, NoPredictor, Predictor, Ready, Scheduler, SchedulerConfig, View,
 };
 use forerun_storage::{Catalog, DataFile, FileSet, FileStore, StoreConfig, Verify};
 
@@ -221,14 +221,16 @@ impl Rig {
     ) -> Result<(), RunError> {
         let (mut routing, mut scores) = (Routing::default(), Scores::default());
         backend.begin(step)?;
+        self.scheduler.begin_pass(step.rows.len());
         for layer in (0..self.n_layers).map(LayerId) {
             let next = (layer.0 + 1 < self.n_layers).then_some(LayerId(layer.0 + 1));
+            let view = |stage| View { stage, ahead: 1 };
             backend.mix_route(layer, &mut routing)?;
             self.checker.opening(layer, &routing);
             let mut turn = self.scheduler.open_layer(layer, &routing)?;
             if let Some(next) = next {
                 backend.scores(Stage::Early, next, &mut scores)?;
-                turn.offer(input(&scores));
+                turn.offer(input(view(Stage::Early), &scores));
             }
             backend.run_shared(layer)?;
             while let Some(ready) = turn.next_ready()? {
@@ -247,7 +249,7 @@ impl Rig {
             backend.close_layer(layer)?;
             if let Some(next) = next {
                 backend.scores(Stage::Closed, next, &mut scores)?;
-                self.scheduler.offer(input(&scores));
+                self.scheduler.offer(input(view(Stage::Closed), &scores));
             }
             self.checker.check(&self.scheduler);
         }
@@ -256,7 +258,7 @@ impl Rig {
     }
 }
 
-fn input(scores: &Scores) -> GuessInput<'_> {
+fn input(view: View, scores: &Scores) -> GuessInput<'_> {
     let Scores { layer, n_experts, probabilities } = scores;
-    GuessInput { layer: *layer, n_experts: *n_experts, probabilities }
+    GuessInput { view, layer: *layer, n_experts: *n_experts, probabilities }
 }

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use forerun_compute::{Backend, ComputeError, ExpertJob, Scores, SequenceIdx, Stage, Step, StepOutput};
-use forerun_model::{ExpertId, ExpertKey, LayerId, PartOffsets, Routing};
+use forerun_compute::{Backend, ComputeError, ExpertJob, Scores, SequenceIdx, Step, StepOutput};
+use forerun_model::{ExpertId, ExpertKey, LayerId, PartOffsets, Routing, Stage};
 
 use crate::ToyModel;
 use crate::rng::{Rng, hash};

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use forerun_arena::Arena;
 use forerun_compute::{
-    Backend, Cpu, ExpertJob, KvType, Row, Scores, SequenceIdx, StackConfig, Stage, Step, StepOutput,
+    Backend, Cpu, ExpertJob, KvType, Row, Scores, SequenceIdx, StackConfig, Step, StepOutput,
 };
 use forerun_decode::engine::bind_weights;
-use forerun_model::{Clock, ExpertId, LayerId, ModelShape, Position, Routing, SystemClock, TokenId};
+use forerun_model::{Clock, ExpertId, LayerId, ModelShape, Position, Routing, Stage, SystemClock, TokenId};
 use forerun_scheduler::{CachePolicy, N_SLOTS_MIN, NoPredictor, Scheduler, SchedulerConfig};
 use forerun_sim::{Guesses, Recording, TraceShape};
 use forerun_storage::{Catalog, FileStore, Gguf, PreadBackend, PreadConfig, Resident, ResidentMode};

@@ -5,10 +5,10 @@ mod moe;
 mod recurrence;
 mod scratch;
 
-use forerun_model::{LayerId, ModelShape, Routing};
+use forerun_model::{LayerId, ModelShape, Routing, Stage};
 
 use crate::activation::Rows;
-use crate::backend::{Backend, ExpertJob, Row, Scores, Stage, Step, StepOutput};
+use crate::backend::{Backend, ExpertJob, Row, Scores, Step, StepOutput};
 use crate::dequant::dequantise;
 use crate::kernels::{Loop, best};
 use crate::kv_cache::KvType;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forerun_arena::Arena;
 use forerun_compute::{Backend, KvType, Row, StackConfig, Step, StepOutput, Weights};
 use forerun_decode::engine::bind_weights;
-use forerun_decode::step::{Lookahead, StepLoop};
+use forerun_decode::step::StepLoop;
 use forerun_model::{ModelShape, Position, SystemClock, TokenId};
 use forerun_scheduler::{CachePolicy, NoPredictor, Scheduler, SchedulerConfig};
 use forerun_storage::{Catalog, FileStore, Gguf, MmapBackend, Resident, ResidentMode};
@@ -42,7 +42,7 @@ pub(crate) fn rig(model: &str) -> (Rig, Weights) {
         policy: CachePolicy::Lru,
         clock: Arc::new(SystemClock::new()),
     });
-    let steps = StepLoop::new(&shape, Lookahead::Off);
+    let steps = StepLoop::new(&shape);
     (Rig { shape, scheduler: scheduler.unwrap(), steps, output: StepOutput::default() }, weights)
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::support::*;
 use forerun_arena::ReadLease;
 use forerun_model::{ExpertKey, LayerId, Routing};
-use forerun_scheduler::{CachePolicy, GuessInput, NoPredictor, Predictor, Scheduler, Turn};
+use forerun_scheduler::{CachePolicy, NoPredictor, Predictor, Scheduler, Turn};
 use proptest::prelude::*;
 
 const N_LAYERS: u16 = 3;
@@ -91,7 +91,7 @@ proptest! {
             opened += 1;
             let mut turn = scheduler.open_layer(layer, &routing).unwrap();
             let next = LayerId((step + 1) % N_LAYERS);
-            turn.offer(GuessInput { layer: next, n_experts: N_EXPERTS, probabilities: &[] });
+            turn.offer(early(next, N_EXPERTS, &[]));
             if chance.below(6) == 0 {
                 let _ = turn.next_ready();
                 drop(turn);
@@ -99,7 +99,7 @@ proptest! {
                 pull_slowly(&mut turn, &routing, layer, world.n_slots, &mut chance);
                 drop(turn);
             }
-            scheduler.offer(GuessInput { layer: next, n_experts: N_EXPERTS, probabilities: &[] });
+            scheduler.offer(early(next, N_EXPERTS, &[]));
             prop_assert!(scheduler.residents().count() + scheduler.n_loading() <= world.n_slots);
         }
         let stats = scheduler.stats();
@@ -147,7 +147,7 @@ fn no_slot_is_ever_lost() {
         for step in 0..30u16 {
             let routing = random_routing(&mut chance, 2, 3, N_EXPERTS);
             let _ = run_layer(&mut scheduler, step % N_LAYERS, &routing);
-            scheduler.offer(GuessInput { layer: LayerId(0), n_experts: N_EXPERTS, probabilities: &[] });
+            scheduler.offer(early(LayerId(0), N_EXPERTS, &[]));
         }
         fail.set(0);
         let mut turn = scheduler.open_layer(LayerId(7), &routing(&[&[0, 1, 2, 3, 4, 5]])).unwrap();

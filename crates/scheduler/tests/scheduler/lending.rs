@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forerun_arena::{Arena, ReadLease, WriteLease};
 use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets};
-use forerun_scheduler::{CachePolicy, GuessInput, Scheduler, SchedulerConfig, SchedulerError};
+use forerun_scheduler::{CachePolicy, Scheduler, SchedulerConfig, SchedulerError};
 use forerun_storage::{ExpertStore, Fetched, Lent, Priority, Refused, StoreError, StoreStats, Withdrawn};
 
 use crate::support::*;
@@ -119,7 +119,7 @@ fn lent_experts_come_first_and_the_others_through_slots() {
 #[test]
 fn what_can_be_lent_is_never_guessed() {
     let mut scheduler = lending(4, 2, CachePolicy::Lru);
-    scheduler.offer(GuessInput { layer: LayerId(0), n_experts: 4, probabilities: &[0.9, 0.8, 0.7, 0.0] });
+    scheduler.offer(early(LayerId(0), 4, &[0.9, 0.8, 0.7, 0.0]));
     assert_eq!(scheduler.stats().guesses, 1, "the one that isn't lent");
     run_layer(&mut scheduler, 0, &routing(&[&[0, 1, 2]])).unwrap();
     let stats = scheduler.stats();

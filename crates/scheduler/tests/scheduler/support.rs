@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forerun_arena::{Arena, WriteLease};
-use forerun_model::{Clock, ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing};
+use forerun_model::{Clock, ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, Guess, GuessInput, Predictor, Scheduler, SchedulerConfig, SchedulerError, Turn,
+    CachePolicy, Guess, GuessInput, Predictor, Scheduler, SchedulerConfig, SchedulerError, Turn, View,
 };
 use forerun_storage::{
     ExpertStore, Fetched, Filled, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
@@ -153,6 +153,18 @@ impl Clock for Ticks {
 pub(crate) struct Wild(pub(crate) Chance, pub(crate) usize);
 
 impl Predictor for Wild {
+    fn name(&self) -> &'static str {
+        "wild"
+    }
+
+    fn listens(&self, view: View) -> bool {
+        view.ahead == 1
+    }
+
+    fn wants_scores(&self) -> bool {
+        false
+    }
+
     fn observe(&mut self, _layer: LayerId, _routing: &Routing) {}
 
     fn guess(&mut self, input: &GuessInput<'_>, guesses: &mut Vec<Guess>) {
@@ -167,6 +179,18 @@ impl Predictor for Wild {
 pub(crate) struct Told;
 
 impl Predictor for Told {
+    fn name(&self) -> &'static str {
+        "told"
+    }
+
+    fn listens(&self, view: View) -> bool {
+        view.ahead == 1
+    }
+
+    fn wants_scores(&self) -> bool {
+        true
+    }
+
     fn observe(&mut self, _layer: LayerId, _routing: &Routing) {}
 
     fn guess(&mut self, input: &GuessInput<'_>, guesses: &mut Vec<Guess>) {
@@ -190,6 +214,12 @@ pub(crate) fn scheduler(
     let arena = Arena::new(n_slots, 64).unwrap();
     let clock = Arc::new(Ticks::default());
     Scheduler::new(SchedulerConfig { arena, store: Box::new(store), predictor, policy, clock }).unwrap()
+}
+
+/// What the router of `layer` says, asked after the mixer of the layer before.
+pub(crate) fn early(layer: LayerId, n_experts: usize, probabilities: &[f32]) -> GuessInput<'_> {
+    let view = View { stage: Stage::Early, ahead: 1 };
+    GuessInput { view, layer, n_experts, probabilities }
 }
 
 /// A grouped routing: one row per slice.

@@ -6,7 +6,7 @@ use crate::support::*;
 use forerun_arena::{Arena, ReadLease, WriteLease};
 use forerun_model::{Clock, ExpertKey, LayerId, Nanos};
 use forerun_scheduler::{
-    CachePolicy, GuessInput, NoPredictor, Scheduler, SchedulerConfig, SchedulerError, SchedulerStats,
+    CachePolicy, NoPredictor, Scheduler, SchedulerConfig, SchedulerError, SchedulerStats,
 };
 use forerun_storage::{ExpertStore, Fetched, Priority, Refused, StoreError, StoreStats, Withdrawn};
 
@@ -163,7 +163,7 @@ fn an_abandoned_turn_leaves_its_reads_for_later() {
 fn a_guess_becomes_a_demand_without_a_second_read() {
     let mut scheduler = scheduler(8, ChanceStore::new(6, 8, 4), Box::new(Told), CachePolicy::Lru);
     let mut turn = scheduler.open_layer(LayerId(0), &routing(&[&[0, 1]])).unwrap();
-    turn.offer(GuessInput { layer: LayerId(1), n_experts: 4, probabilities: &[0.0, 0.9, 0.8, 0.7] });
+    turn.offer(early(LayerId(1), 4, &[0.0, 0.9, 0.8, 0.7]));
     pull_all(turn).unwrap();
     run_layer(&mut scheduler, 1, &routing(&[&[1, 2]])).unwrap();
     // One more layer, so that the third guess has landed.
@@ -181,7 +181,7 @@ fn a_guess_becomes_a_demand_without_a_second_read() {
 #[test]
 fn guesses_are_read_between_turns_too_and_dropped_when_their_layer_opens() {
     let mut scheduler = scheduler(4, ChanceStore::new(7, 1, 4), Box::new(Told), CachePolicy::Lru);
-    scheduler.offer(GuessInput { layer: LayerId(0), n_experts: 4, probabilities: &[0.9, 0.8, 0.7, 0.0] });
+    scheduler.offer(early(LayerId(0), 4, &[0.9, 0.8, 0.7, 0.0]));
     assert_eq!(scheduler.stats().guesses, 1, "the store takes one read at a time");
     run_layer(&mut scheduler, 0, &routing(&[&[3]])).unwrap();
     assert_eq!(scheduler.stats().guesses, 1);
@@ -190,7 +190,7 @@ fn guesses_are_read_between_turns_too_and_dropped_when_their_layer_opens() {
 #[test]
 fn a_guess_of_an_expert_that_does_not_exist_is_dropped() {
     let mut scheduler = scheduler(4, ChanceStore::new(8, 4, 2), Box::new(Told), CachePolicy::Lru);
-    scheduler.offer(GuessInput { layer: LayerId(0), n_experts: 4, probabilities: &[0.0, 0.9, 0.8, 0.7] });
+    scheduler.offer(early(LayerId(0), 4, &[0.0, 0.9, 0.8, 0.7]));
     let stats = scheduler.stats();
     assert_eq!((stats.guesses, scheduler.n_loading()), (1, 1));
     assert_eq!(run_layer(&mut scheduler, 0, &routing(&[&[0, 1]])).unwrap().len(), 2);
@@ -310,7 +310,7 @@ fn reads_that_bring_nothing_are_neither_read_before_nor_used() {
         let _ = run_layer(&mut scheduler, 0, &routing(&[&[4]]));
     }
     // A guess that a router wants while it is loading, and that then fails.
-    scheduler.offer(GuessInput { layer: LayerId(1), n_experts: 2, probabilities: &[0.9, 0.0] });
+    scheduler.offer(early(LayerId(1), 2, &[0.9, 0.0]));
     let mut turn = scheduler.open_layer(LayerId(1), &routing(&[&[0]])).unwrap();
     assert!(turn.next_ready().is_err());
     drop(turn);
@@ -327,7 +327,7 @@ fn a_guess_that_is_wanted_while_it_loads_was_used() {
     let mut store = ChanceStore::new(6, 8, 4);
     store.never_early = true;
     let mut scheduler = scheduler(8, store, Box::new(Told), CachePolicy::Lru);
-    scheduler.offer(GuessInput { layer: LayerId(0), n_experts: 4, probabilities: &[0.9, 0.0, 0.0, 0.0] });
+    scheduler.offer(early(LayerId(0), 4, &[0.9, 0.0, 0.0, 0.0]));
     run_layer(&mut scheduler, 0, &routing(&[&[0]])).unwrap();
     let stats = scheduler.stats();
     assert_eq!((stats.joins, stats.guesses, stats.guesses_used), (1, 1, 1), "{stats:?}");
