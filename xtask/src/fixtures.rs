@@ -29,12 +29,35 @@ const COPIES: &[(&str, &str)] = &[
     ("tiny-random/tokenizer.expected.json", "fixtures/tiny-random/tokenizer.expected.json"),
 ];
 
-/// A trace's header and arrays, here and there: the same path with `.json` and `.bin`.
-const TRACE: &str = "traces/pico-chat";
-/// The trace is cut to whole documents within so many tokens.
-const TRACE_TOKENS_MAX: usize = 2000;
-/// The arrays that a trace keeps.
-const TRACE_ARRAYS: &[&str] = &["tokens", "ids", "weights", "pred:prev_mid"];
+/// A routing trace: what of the recorded one becomes a fixture.
+struct TraceCut {
+    /// Header and arrays, here and there: this path with `.json` and `.bin`.
+    path: &'static str,
+    /// It is cut to whole documents within so many tokens.
+    tokens_max: usize,
+    /// The arrays that it keeps.
+    arrays: &'static [&'static str],
+}
+
+impl TraceCut {
+    /// All tokens, and only the arrays that caches and guesses are judged by.
+    const fn whole(path: &'static str) -> Self {
+        Self { path, tokens_max: usize::MAX, arrays: &["ids", "pred:prev_mid", "pred:prev_out"] }
+    }
+}
+
+const TRACES: &[TraceCut] = &[
+    TraceCut {
+        path: "traces/pico-chat",
+        tokens_max: 2000,
+        arrays: &["tokens", "ids", "weights", "pred:prev_mid"],
+    },
+    TraceCut::whole("traces/pico-docs"),
+    TraceCut::whole("traces/pico-gen"),
+    TraceCut::whole("traces/trace-chat"),
+    TraceCut::whole("traces/trace-docs"),
+    TraceCut::whole("traces/trace-gen"),
+];
 
 /// The chore: `fixtures [--from DIR]`.
 ///
@@ -72,11 +95,14 @@ fn copy(from: &Path, to: &Path) -> Result<(), ChoreError> {
     for (here, there) in COPIES {
         files::write(&to.join(here), &files::read(&from.join(there))?)?;
     }
-    let (header, arrays) = (format!("{TRACE}.json"), format!("{TRACE}.bin"));
-    let long = (files::read(&from.join(&header))?, files::read(&from.join(&arrays))?);
-    let short = trace::shorten(&long.0, &long.1, TRACE_TOKENS_MAX, TRACE_ARRAYS)?;
-    files::write(&to.join(header), &short.0)?;
-    files::write(&to.join(arrays), &short.1)
+    for TraceCut { path, tokens_max, arrays } in TRACES {
+        let files = [format!("{path}.json"), format!("{path}.bin")];
+        let [header, bytes] = files.each_ref().map(|file| files::read(&from.join(file)));
+        let short = trace::shorten(&header?, &bytes?, *tokens_max, arrays)?;
+        files::write(&to.join(&files[0]), &short.0)?;
+        files::write(&to.join(&files[1]), &short.1)?;
+    }
+    Ok(())
 }
 
 /// Name and sum of every file.

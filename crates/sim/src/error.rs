@@ -69,6 +69,16 @@ pub enum TraceError {
         /// Bytes of the file.
         found_bytes: u64,
     },
+    /// A document with tokens that the trace doesn't have.
+    #[error("a document has {count} tokens from {first} on, but the trace has {n_tokens}")]
+    Document {
+        /// Its first token.
+        first: usize,
+        /// Its tokens.
+        count: usize,
+        /// Tokens of the trace.
+        n_tokens: usize,
+    },
     /// An expert that the model doesn't have, or twice in one row.
     #[error("token {token}, layer {layer} names expert {expert} {problem}")]
     Expert {

@@ -5,32 +5,41 @@
 //! at the first wrong byte. [`Machine`] puts them around the real store and the real scheduler. A seed decides slots,
 //! latency, depth, guesses and faults; it must never decide a result.
 //!
+//! [`Replay`] asks another question: how long the real scheduler would take over a recorded [`Trace`], on a [`Disk`] and
+//! a computer that are described by a few numbers.
+//!
 //! Never here: real files, real time, threads.
 
 pub mod checker;
 pub mod clock;
+pub mod disks;
 pub mod error;
 pub mod faults;
 pub mod flash;
 pub mod guess;
 pub mod machine;
 pub mod recording;
+pub mod replay;
 pub mod rng;
 pub mod routing_stats;
 pub mod toy;
 pub mod toy_file;
+pub mod trace;
 pub mod workload;
 
 pub use checker::Checker;
 pub use clock::VirtualClock;
+pub use disks::Disk;
 pub use error::{RunError, TraceError};
 pub use faults::Faults;
 pub use flash::{FlashHandle, FlashLog, FlashProfile, SimFlash};
 pub use guess::{Oracle, RandomPredictor};
 pub use machine::{Guessing, Machine, Progress, Rig};
 pub use recording::Recording;
+pub use replay::{Compute, Replay, ReplayReport, Shares, Told};
 pub use rng::Rng;
 pub use routing_stats::Guesses;
 pub use toy::ToyBackend;
 pub use toy_file::ToyModel;
-pub use workload::{Synthetic, Trace, TraceShape, Workload};
+pub use trace::{Document, Trace, TraceShape};
+pub use workload::{Synthetic, Workload};

@@ -18,6 +18,11 @@ impl Guesses {
         Self { n_layers, n_each, ids: Vec::new() }
     }
 
+    /// The guesses `ids`, `[n_tokens, n_layers, n_each]`.
+    pub(crate) fn of(n_layers: usize, n_each: usize, ids: Vec<u8>) -> Self {
+        Self { n_layers, n_each, ids }
+    }
+
     /// Adds the guesses of the next layer of the token, and after the last layer those of the next token's first.
     ///
     /// # Panics

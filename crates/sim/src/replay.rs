@@ -1,0 +1,245 @@
+//! How long a recorded trace takes: the real scheduler over a virtual clock, a modelled disk and a modelled computer.
+//!
+//! A [`Replay`] walks through the layers as decoding does, call by call; only the arithmetic is replaced by time that
+//! passes. The computer and the disk don't slow each other down, and nothing is spent on the scheduler itself, so a
+//! replay says what a perfect engine would get out of a schedule: good for comparing schedules, and an upper bound
+//! for a machine.
+
+mod compute;
+mod report;
+mod store;
+mod stretch;
+
+use std::sync::Arc;
+
+use forerun_arena::Arena;
+use forerun_model::{Clock as _, LayerId, Nanos, Routing, Stage};
+use forerun_scheduler::{
+    CachePolicy, GuessInput, Listener, N_SLOTS_MIN, Predictor, Scheduler, SchedulerConfig, View,
+};
+
+pub use compute::{Compute, Shares};
+pub use report::ReplayReport;
+
+use self::compute::Spans;
+use self::store::{Layout, TimedStore};
+use self::stretch::Stretch;
+use crate::{Disk, Guesses, Oracle, RunError, Trace, VirtualClock};
+
+/// What a router that is asked ahead of its turn says. Probabilities fall with the rank; where nothing was recorded,
+/// nothing is offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Told {
+    /// What it said when the trace was recorded.
+    #[default]
+    Recorded,
+    /// What it will say in its turn, for the next layer.
+    Truth,
+}
+
+/// A machine and how it is used; the routing comes from a [`Trace`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Replay {
+    /// Layers of the model. If they are others than the trace's, its layers from the third on are repeated, each
+    /// time at other tokens, or left out.
+    pub n_layers: usize,
+    /// Slots of all layers together; raised to the fewest that a scheduler works with.
+    pub n_slots: usize,
+    /// What is kept.
+    pub policy: CachePolicy,
+    /// Bytes of one expert.
+    pub record_bytes: u64,
+    /// Neighbouring experts that one read may bring; 1 merges nothing.
+    pub merged_max: usize,
+    /// Where experts come from.
+    pub disk: Disk,
+    /// How fast they are used.
+    pub compute: Compute,
+    /// What routers say ahead of their turn.
+    pub told: Told,
+    /// Tokens that fill the slots and aren't counted.
+    pub n_warm: usize,
+    /// Tokens that are counted, from the trace's beginning over again when it ends.
+    pub n_tokens: usize,
+}
+
+impl Replay {
+    /// All of `trace`, the first eighth of it uncounted, on `disk` and `compute`, with `n_slots` slots of
+    /// `record_bytes`.
+    pub fn of(trace: &Trace, n_slots: usize, record_bytes: u64, disk: Disk, compute: Compute) -> Self {
+        let n_warm = trace.n_tokens / 8;
+        Self {
+            n_layers: trace.n_layers,
+            n_slots,
+            policy: CachePolicy::Lru,
+            record_bytes,
+            merged_max: 1,
+            disk,
+            compute,
+            told: Told::Recorded,
+            n_warm,
+            n_tokens: trace.n_tokens - n_warm,
+        }
+    }
+
+    /// Runs `trace` with `predictor`.
+    ///
+    /// # Errors
+    /// [`RunError`] when the slots can't be had.
+    pub fn run(&self, trace: &Trace, predictor: Box<dyn Predictor>) -> Result<ReplayReport, RunError> {
+        let clock = VirtualClock::new();
+        let mut scheduler = self.scheduler(trace, predictor, &clock)?;
+        let mut walk = Walk {
+            trace,
+            stretch: Stretch::new(trace, self.n_layers),
+            layers: (0..u16::MAX).map(LayerId).take(self.n_layers).collect(),
+            told: self.told,
+            spans: self.compute.spans(self.n_layers, trace.top_k),
+            clock: clock.clone(),
+            asked: Nanos(0),
+            routing: Routing::default(),
+            probabilities: Vec::new(),
+        };
+        for token in 0..self.n_warm {
+            walk.token(&mut scheduler, token)?;
+        }
+        let (started, before, asked) = (clock.now(), scheduler.stats(), walk.asked);
+        for token in self.n_warm..self.n_warm + self.n_tokens {
+            walk.token(&mut scheduler, token)?;
+        }
+        Ok(ReplayReport {
+            n_tokens: self.n_tokens,
+            time: clock.now() - started,
+            compute: Nanos(walk.token_alone().0 * self.n_tokens as u64),
+            asked: walk.asked - asked,
+            stats: scheduler.stats().since(&before),
+            disk_bytes_per_second: self.disk.bytes_per_second,
+        })
+    }
+
+    /// Runs `trace` with a predictor that always knows the next layer's experts, and nothing of the one behind it: what
+    /// looking one layer ahead can bring at most.
+    ///
+    /// # Errors
+    /// [`RunError`] when the slots can't be had.
+    pub fn oracle(&self, trace: &Trace) -> Result<ReplayReport, RunError> {
+        Self { told: Told::Truth, ..*self }.run(trace, Box::new(Oracle))
+    }
+
+    fn scheduler(
+        &self,
+        trace: &Trace,
+        predictor: Box<dyn Predictor>,
+        clock: &VirtualClock,
+    ) -> Result<Scheduler, RunError> {
+        let layout = Layout {
+            n_layers: self.n_layers,
+            n_experts: trace.n_experts,
+            record_bytes: self.record_bytes,
+            merged_max: self.merged_max,
+        };
+        Ok(Scheduler::new(SchedulerConfig {
+            // Nobody touches the bytes, so they are never there.
+            arena: Arena::new(self.n_slots.max(N_SLOTS_MIN), 1)?,
+            store: Box::new(TimedStore::new(self.disk, layout, clock.clone())),
+            predictor,
+            policy: self.policy,
+            clock: Arc::new(clock.clone()),
+        })?)
+    }
+}
+
+/// A walk through the layers, as decoding does it.
+struct Walk<'a> {
+    trace: &'a Trace,
+    stretch: Stretch,
+    layers: Vec<LayerId>,
+    told: Told,
+    spans: Spans,
+    clock: VirtualClock,
+    /// Time spent on asking routers ahead of their turn.
+    asked: Nanos,
+    routing: Routing,
+    probabilities: Vec<f32>,
+}
+
+impl Walk<'_> {
+    /// The time of one token when nothing is waited for or asked ahead.
+    fn token_alone(&self) -> Nanos {
+        let Spans { mixer, shared, expert, head, .. } = self.spans;
+        let layer = mixer.0 + shared.0 + expert.0 * self.trace.top_k as u64;
+        Nanos(layer * self.layers.len() as u64 + head.0)
+    }
+
+    fn token(&mut self, scheduler: &mut Scheduler, token: usize) -> Result<(), RunError> {
+        scheduler.begin_pass(1);
+        self.look_ahead(Stage::Begin, token, 0, scheduler.listener());
+        for i in 0..self.layers.len() {
+            self.layer(scheduler, token, i)?;
+        }
+        self.clock.advance(self.spans.head);
+        scheduler.end_pass()?;
+        Ok(())
+    }
+
+    fn layer(&mut self, scheduler: &mut Scheduler, token: usize, i: usize) -> Result<(), RunError> {
+        let layer = self.layers[i];
+        let (at, from) = self.stretch.at(token, layer);
+        self.trace.routing(at, from, &mut self.routing);
+        self.clock.advance(self.spans.mixer);
+        let mut turn = scheduler.open_layer(layer, &self.routing)?;
+        self.look_ahead(Stage::Early, token, i + 1, turn.listener());
+        self.clock.advance(self.spans.shared);
+        while let Some(_lease_that_is_computed_with) = turn.next_ready()? {
+            self.clock.advance(self.spans.expert);
+        }
+        drop(turn);
+        self.look_ahead(Stage::Closed, token, i + 1, scheduler.listener());
+        Ok(())
+    }
+
+    /// Offers what the routers of the layers from the `first` on say at `stage`, as far as anybody listens and
+    /// something is known.
+    fn look_ahead(&mut self, stage: Stage, token: usize, first: usize, mut to: Listener<'_>) {
+        for (i, ahead) in (first..self.layers.len()).zip(1..) {
+            let (layer, view) = (self.layers[i], View { stage, ahead });
+            if !to.listens(view) {
+                break;
+            }
+            if to.wants_scores() {
+                if !self.ask(view, token, layer) {
+                    break;
+                }
+                self.clock.advance(self.spans.scores);
+                self.asked = self.asked + self.spans.scores;
+            }
+            let (n_experts, probabilities) = (self.trace.n_experts, self.probabilities.as_slice());
+            to.offer(GuessInput { view, layer, n_experts, probabilities });
+        }
+    }
+
+    /// Leaves what the router of `layer` says at `view` in `probabilities`; false when nobody knows.
+    fn ask(&mut self, view: View, token: usize, layer: LayerId) -> bool {
+        let (at, from) = self.stretch.at(token, layer);
+        let Trace { prev_mid, prev_out, .. } = self.trace;
+        let guesses = match view.stage {
+            Stage::Begin => prev_mid.as_ref().or(prev_out.as_ref()),
+            Stage::Early => prev_mid.as_ref(),
+            Stage::Closed => prev_out.as_ref(),
+        };
+        let row = match self.told {
+            Told::Recorded => guesses.map(|guesses: &Guesses| guesses.row(at, from)),
+            Told::Truth => Some(self.trace.row(at, from)),
+        };
+        let Some(row) = row.filter(|_| view.ahead == 1) else { return false };
+        self.probabilities.clear();
+        self.probabilities.resize(self.trace.n_experts, 0.0);
+        for (&expert, rank) in row.iter().zip(1u16..) {
+            self.probabilities[usize::from(expert)] = 0.5 / f32::from(rank);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;
