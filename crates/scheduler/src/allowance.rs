@@ -10,8 +10,19 @@ struct Spent {
     useful: u64,
     /// No router asked for these when their layer was opened.
     wasted: u64,
+    /// A router asked for these later, when they were still there.
+    refunded: u64,
 }
 
+impl Spent {
+    /// What was in vain after all.
+    fn lost(self) -> u64 {
+        self.wasted.saturating_sub(self.refunded)
+    }
+}
+
+/// Passes that the price looks back on.
+const PRICE_WINDOW: usize = 16;
 /// Least price of a byte read in vain: a slot that something else was in.
 const PRICE_MIN: f32 = 0.05;
 /// Most: guesses must be all but certain.
@@ -44,10 +55,17 @@ impl Allowance {
         self.passes[self.at].wasted += bytes;
     }
 
+    /// Bytes that seemed read in vain, and were wanted later.
+    pub(crate) fn refund(&mut self, bytes: u64) {
+        let pass = &mut self.passes[self.at];
+        pass.useful += bytes;
+        pass.refunded += bytes;
+    }
+
     /// Bytes that may still be read in vain.
     pub(crate) fn left(&self) -> u64 {
-        let Spent { useful, wasted } = self.sum(WINDOW);
-        (useful / 1000 * u64::from(self.permille)).saturating_sub(wasted)
+        let sum = self.sum(WINDOW);
+        (sum.useful / 1000 * u64::from(self.permille)).saturating_sub(sum.lost())
     }
 
     /// What a byte read in vain costs, in the time that it takes to read it.
@@ -58,9 +76,9 @@ impl Allowance {
     /// A pass ends: the price follows what was spent of late.
     #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
     pub(crate) fn next_pass(&mut self) {
-        let Spent { useful, wasted } = self.sum(8);
-        let allowed = useful as f64 * f64::from(self.permille) / 1000.0;
-        if wasted as f64 > allowed * TARGET {
+        let sum = self.sum(PRICE_WINDOW);
+        let allowed = sum.useful as f64 * f64::from(self.permille) / 1000.0;
+        if sum.lost() as f64 > allowed * TARGET {
             self.price = (self.price * 1.15).min(PRICE_MAX);
         } else {
             self.price = (self.price * 0.93).max(PRICE_MIN);
@@ -74,6 +92,7 @@ impl Allowance {
         last.fold(Spent::default(), |sum, pass| Spent {
             useful: sum.useful + pass.useful,
             wasted: sum.wasted + pass.wasted,
+            refunded: sum.refunded + pass.refunded,
         })
     }
 }

@@ -4,7 +4,7 @@
 //! [`Candidate`] unless its expert is in memory; `admit` says which of them pay; when their layer is opened all are judged,
 //! read or not, so that what is learnt doesn't depend on what was done.
 
-use forerun_model::{ExpertKey, LayerId, Nanos};
+use forerun_model::{ExpertKey, LayerId, Nanos, Stage};
 
 use crate::admit::{Prospect, saving};
 use crate::allowance::Allowance;
@@ -13,10 +13,12 @@ use crate::pace::Pace;
 use crate::trial::{Trial, Verdict};
 use crate::{GUESSES_MAX, Guess, View};
 
-/// Passes without a guess after which the routers are asked in one pass of [`DOZE_EVERY`] only.
-const DOZE_AFTER: u32 = 16;
-/// See [`DOZE_AFTER`].
-const DOZE_EVERY: u32 = 8;
+/// Passes in which everybody is asked, before it is known what asking brings.
+const LEARN_PASSES: u32 = 24;
+/// A layer about which asking takes more time than it saves is asked about in one pass of so many.
+const DOZE_EVERY: u32 = 16;
+/// Share that a new sample has in what asking costs and saves, as one in so many.
+const SAMPLES: i64 = 16;
 /// Share of a turn's computing, in percent, beside which reads of the same turn go on: the last expert that arrives
 /// computes alone.
 const OVERLAP_PERCENT: u64 = 80;
@@ -99,8 +101,13 @@ pub(crate) struct Lookahead {
     record_bytes: Vec<u64>,
     /// When the pass began, if its time shall count.
     began: Option<Nanos>,
-    n_idle: u32,
     n_passes: u32,
+    /// By layer: what asking about it has saved beyond its cost, in nanoseconds, on average.
+    worth: Vec<i64>,
+    /// Time spent on asking in the turn under way, by the layer that was asked about.
+    asked: Vec<(LayerId, Nanos)>,
+    /// When somebody was told to ask.
+    asking_since: Option<Nanos>,
     /// Whether a guess was read since the last test.
     acted: bool,
     acted_in_pass: bool,
@@ -121,8 +128,10 @@ impl Lookahead {
             offered: Vec::new(),
             record_bytes: Vec::new(),
             began: None,
-            n_idle: 0,
             n_passes: 0,
+            worth: Vec::new(),
+            asked: Vec::new(),
+            asking_since: None,
             acted: false,
             acted_in_pass: false,
             changes: Vec::new(),
@@ -139,15 +148,42 @@ impl Lookahead {
             + GUESSES_MAX * of_guesses
     }
 
-    /// Whether guesses would be heard in this pass.
-    pub(crate) fn listens(&self) -> bool {
-        match self.config.gate {
+    /// Whether guesses about `layer` would be heard now; who is told so asks, which takes time.
+    pub(crate) fn listens(&mut self, layer: LayerId, now: Nanos) -> bool {
+        let listens = match self.config.gate {
             Gate::Open => self.config.width_max > 0,
-            Gate::Paying => {
-                let dozes = self.n_idle >= DOZE_AFTER && !self.n_passes.is_multiple_of(DOZE_EVERY);
-                self.trial.width() > 0 && !dozes
-            }
+            Gate::Paying => self.trial.width() > 0 && !self.dozes(layer),
+        };
+        self.asking_since = listens.then_some(now);
+        listens
+    }
+
+    /// Whether asking about `layer` isn't worth its time in this pass.
+    fn dozes(&self, layer: LayerId) -> bool {
+        // Layers wake up in different passes.
+        let is_awake = (self.n_passes + u32::from(layer.0)).is_multiple_of(DOZE_EVERY);
+        let is_worth = self.worth.get(layer.idx()).is_none_or(|worth| *worth >= 0);
+        self.n_passes >= LEARN_PASSES && !is_awake && !is_worth
+    }
+
+    /// The turn under way is complete after waits of `stall`: time that asking took while reads went on was free.
+    pub(crate) fn closed(&mut self, stall: Nanos, busy: Nanos) {
+        self.pace.closed(busy);
+        let mut free = stall;
+        for i in 0..self.asked.len() {
+            let (layer, took) = self.asked[i];
+            let cost = took - free;
+            free = free - took;
+            self.add_worth(layer, -i64::try_from(cost.0).unwrap_or(i64::MAX));
         }
+        self.asked.clear();
+    }
+
+    fn add_worth(&mut self, layer: LayerId, nanos: i64) {
+        if self.worth.len() <= layer.idx() {
+            self.worth.resize(layer.idx() + 1, 0);
+        }
+        self.worth[layer.idx()] += nanos / SAMPLES;
     }
 
     /// A pass begins; its time counts if it is one of decoding.
@@ -156,13 +192,13 @@ impl Lookahead {
         self.pace.begin_pass();
         self.began = counts.then_some(now);
         self.acted_in_pass = false;
+        self.asked.clear();
     }
 
     /// The pass is over, and complete.
     pub(crate) fn end_pass(&mut self, now: Nanos) {
         let Some(began) = self.began.take() else { return };
-        self.n_passes = self.n_passes.wrapping_add(1);
-        self.n_idle = if self.acted_in_pass { 0 } else { self.n_idle.saturating_add(1) };
+        self.n_passes = self.n_passes.saturating_add(1);
         self.acted |= self.acted_in_pass;
         self.allowance.next_pass();
         if self.config.gate == Gate::Open {
@@ -183,7 +219,16 @@ impl Lookahead {
     }
 
     /// Guesses about `layer` are new: the ones before are replaced, but for those that are being read.
-    pub(crate) fn replace(&mut self, view: View, layer: LayerId, busy: Nanos) {
+    pub(crate) fn replace(&mut self, view: View, layer: LayerId, now: Nanos, busy: Nanos) {
+        if let Some(since) = self.asking_since.take() {
+            match view.stage {
+                // Nothing is read meanwhile that anybody waits for.
+                Stage::Begin | Stage::Closed => {
+                    self.add_worth(layer, -i64::try_from((now - since).0).unwrap_or(i64::MAX));
+                }
+                Stage::Early => self.asked.push((layer, now - since)),
+            }
+        }
         self.candidates.retain(|c| c.key.layer != layer || c.begun.is_some());
         self.offered.retain(|offered| (offered.view, offered.key.layer) != (view, layer));
         if view.ahead == 1 {
@@ -319,6 +364,11 @@ impl Lookahead {
             self.calibration.learn(view, layer, rank, is_wanted(key));
         }
         self.offered.retain(|offered| offered.key.layer != layer);
+        let saved = self.candidates.iter().filter(|c| c.key.layer == layer).filter_map(|c| c.begun);
+        let saved = saved.fold(0, |sum, saved| sum + i64::try_from(saved.0).unwrap_or(0));
+        if let Some(worth) = self.worth.get_mut(layer.idx()) {
+            *worth += saved / SAMPLES - *worth / SAMPLES;
+        }
         let bytes = self.bytes_of(layer);
         for candidate in self.candidates.iter().filter(|c| c.key.layer == layer && c.begun.is_some()) {
             if is_wanted(candidate.key) {
@@ -333,6 +383,11 @@ impl Lookahead {
     /// An expert that a router asked for has been read.
     pub(crate) fn demand_landed(&mut self, bytes: u64) {
         self.allowance.useful(bytes);
+    }
+
+    /// A router wants an expert that was guessed for an earlier pass, in vain.
+    pub(crate) fn used_later(&mut self, layer: LayerId) {
+        self.allowance.refund(self.bytes_of(layer));
     }
 
     /// A record of `layer` has so many bytes.

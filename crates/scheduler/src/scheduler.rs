@@ -95,6 +95,8 @@ pub struct Scheduler {
     guesses: Vec<Guess>,
     /// When the disk had last nothing to do, or brought something that was waited for, and what it has brought since.
     disk_busy_since: Option<(Nanos, u64)>,
+    /// Stalls before the turn under way.
+    stall_before: Nanos,
     /// Whether the store refused a read since the last completion.
     store_full: bool,
     /// Reads in flight when the store last refused one: guesses don't try beyond, for a try costs a slot.
@@ -138,6 +140,7 @@ impl Scheduler {
             lookahead: Lookahead::new(lookahead),
             guesses: Vec::new(),
             disk_busy_since: None,
+            stall_before: Nanos(0),
             store_full: false,
             depth_seen: usize::MAX,
             seen: HashSet::new(),
@@ -171,6 +174,7 @@ impl Scheduler {
         self.close_turn();
         self.predictor.observe(layer, routing);
         self.slots.next_turn();
+        self.stall_before = self.stats.stall;
         self.stats.turns += 1;
         self.poll();
         self.retire_excess();
@@ -243,7 +247,7 @@ impl Scheduler {
                 return Ok(Some(self.hand_out(slot)));
             }
             if self.queue.is_empty() && self.n_awaited == 0 {
-                self.lookahead.pace.closed(self.busy_time());
+                self.lookahead.closed(self.stats.stall - self.stall_before, self.busy_time());
                 return Ok(None);
             }
             self.sleep()?;
@@ -303,6 +307,10 @@ impl Scheduler {
         // A guess that is still loading counts when it has landed: it may bring nothing.
         if row.origin == Origin::Guess && !row.used && !row.is_loading() {
             self.stats.guesses_used += 1;
+            let is_of_this_pass = row.turn + 2 >= self.slots.turn();
+            if !is_of_this_pass {
+                self.lookahead.used_later(row.key.layer);
+            }
         }
         self.slots.promise(slot);
     }

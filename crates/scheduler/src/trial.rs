@@ -7,7 +7,7 @@
 use forerun_model::Nanos;
 
 /// Passes of one window.
-const WINDOW: usize = 8;
+const WINDOW: usize = 5;
 /// Windows of a test: with, without, and so on.
 const WINDOWS: usize = 4;
 /// Passes before the first test, in which ranks and times are learnt.
@@ -132,7 +132,7 @@ impl Trial {
             (false, _) => (2 * before).min(self.width_max),
         };
         let settled = self.width == before;
-        self.pause = if settled { (2 * self.pause).min(LATER_MAX) } else { FIRST_AFTER };
+        self.pause = if settled { (4 * self.pause).min(LATER_MAX) } else { FIRST_AFTER };
         self.state = State::Pause { left: self.pause };
         Verdict { width: self.width, before, with, without, next: self.pause }
     }

@@ -13,9 +13,10 @@ use crate::{GUESSES_MAX, GuessInput, Listener, View};
 const SLOTS_SHARE: usize = 4;
 
 impl Scheduler {
-    /// Whether an offer at `view` is welcome now. Where it isn't, no router need be asked.
-    pub fn listens(&self, view: View) -> bool {
-        self.n_rows <= ROWS_GUESSED_MAX && self.predictor.listens(view) && self.lookahead.listens()
+    /// Whether an offer about `layer` at `view` is welcome now. Where it isn't, no router need be asked.
+    pub fn listens(&mut self, view: View, layer: LayerId) -> bool {
+        let hears = self.n_rows <= ROWS_GUESSED_MAX && self.predictor.listens(view);
+        hears && self.lookahead.listens(layer, self.clock.now())
     }
 
     /// Whether offers must bring router scores.
@@ -38,9 +39,9 @@ impl Scheduler {
         self.guesses.clear();
         self.predictor.guess(&input, &mut self.guesses);
         self.guesses.truncate(GUESSES_MAX);
-        let busy = self.busy_time();
-        let Self { guesses, lookahead, slots, store, .. } = self;
-        lookahead.replace(input.view, input.layer, busy);
+        let now = self.clock.now();
+        let Self { guesses, lookahead, slots, store, stats, .. } = self;
+        lookahead.replace(input.view, input.layer, now, now - stats.stall);
         for (rank, guess) in guesses.iter().enumerate() {
             let slot = slots.find(guess.key).map(|slot| slots.get(slot));
             let is_here = slot.is_some_and(|slot| !(slot.is_loading() && slot.origin == Origin::Guess));
