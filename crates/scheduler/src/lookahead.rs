@@ -45,11 +45,13 @@ pub struct LookaheadConfig {
     pub gate: Gate,
     /// Time that a busy disk takes for one expert, from a probe; what happens corrects it.
     pub read: Option<Nanos>,
+    /// Most time for which a guess holds up demands once it is given up; `None`: it is read to its end.
+    pub hold: Option<Nanos>,
 }
 
 impl Default for LookaheadConfig {
     fn default() -> Self {
-        Self { width_max: 8, extra_permille: 100, gate: Gate::Paying, read: None }
+        Self { width_max: 8, extra_permille: 100, gate: Gate::Paying, read: None, hold: None }
     }
 }
 
@@ -294,6 +296,7 @@ impl Lookahead {
         let prospect = Prospect {
             probability: guess.probability,
             read: at.read,
+            hold: self.config.hold.unwrap_or(at.read),
             spare: at.spare - before,
             stall: at.stall,
             price: self.allowance.price(),

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use forerun_arena::Arena;
 use forerun_model::{Clock as _, LayerId, Nanos, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, GuessInput, Listener, LookaheadConfig, N_SLOTS_MIN, Predictor, Scheduler, SchedulerConfig, View,
+    CachePolicy, GuessInput, Listener, LookaheadConfig, N_SLOTS_MIN, Predictor, Scheduler, SchedulerConfig,
+    View,
 };
 
 pub use compute::{Compute, Shares};
