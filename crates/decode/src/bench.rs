@@ -97,7 +97,9 @@ impl<'e> Bench<'e> {
         let Some(decoded) = held.checked_sub(self.prompt.len()) else { return self.read(held).map(Some) };
         if let Some(&token) = self.decode.get(decoded) {
             let begin = self.engine.clock().now();
+            self.meter.step_begins(self.engine);
             self.session.extend(self.engine, &[token], Logits::Last)?;
+            self.meter.step_ends(self.engine);
             self.pass.decode = self.pass.decode + (self.engine.clock().now() - begin);
             return Ok(Some(BenchEvent::Fed(1)));
         }

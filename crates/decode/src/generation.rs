@@ -227,7 +227,9 @@ impl<'a> Generation<'a> {
     /// Feeds the token that was shown.
     fn feed(&mut self, token: TokenId) -> Result<(), DecodeError> {
         let begin = self.engine.clock().now();
+        self.meter.step_begins(self.engine);
         self.session.extend(self.engine, &[token], Logits::Last)?;
+        self.meter.step_ends(self.engine);
         self.state = State::Choose;
         self.n_steps += 1;
         self.decode_time = self.decode_time + (self.engine.clock().now() - begin);

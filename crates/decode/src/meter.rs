@@ -12,6 +12,12 @@ use crate::telemetry::{Memory, Process, Telemetry};
 pub(crate) struct Meter {
     scheduler: SchedulerStats,
     store: StoreStats,
+    /// The scheduler's counts before the decode step under way.
+    step: SchedulerStats,
+    /// Time that decode steps waited.
+    decode_stall: Nanos,
+    /// Bytes of experts that decode steps used.
+    decode_bytes: u64,
 }
 
 /// What was done since, as its driver knows it.
@@ -34,7 +40,29 @@ pub(crate) struct Work {
 impl Meter {
     /// Begins to count.
     pub(crate) fn start(engine: &Engine) -> Self {
-        Self { scheduler: engine.scheduler_stats(), store: engine.store_stats() }
+        let scheduler = engine.scheduler_stats();
+        let store = engine.store_stats();
+        Self { scheduler, store, step: scheduler, decode_stall: Nanos(0), decode_bytes: 0 }
+    }
+
+    /// A decode step begins.
+    pub(crate) fn step_begins(&mut self, engine: &Engine) {
+        self.step = engine.scheduler_stats();
+    }
+
+    /// It is over.
+    pub(crate) fn step_ends(&mut self, engine: &Engine) {
+        let step = engine.scheduler_stats().since(&self.step);
+        self.decode_stall = self.decode_stall + step.stall;
+        self.decode_bytes += step.useful_bytes();
+    }
+
+    /// See [`Telemetry::overlap_efficiency`].
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
+    fn overlap_efficiency(&self, rate: Option<u64>, decode_ms: f64) -> Option<f64> {
+        let compute_ms = decode_ms - self.decode_stall.as_millis_f64();
+        let read_ms = self.decode_bytes as f64 * 1e3 / rate? as f64;
+        (decode_ms > 0.0).then(|| (compute_ms.max(read_ms) / decode_ms).min(1.0))
     }
 
     /// Figures of `work`, which is all that `engine` did since.
@@ -63,6 +91,11 @@ impl Meter {
             experts_again: scheduler.again,
             hit_rate: scheduler.hit_rate(),
             lent: scheduler.lent,
+            guess_recall: scheduler.guess_recall(),
+            guess_precision: scheduler.guess_precision(),
+            guess_ms: scheduler.asking.as_millis_f64(),
+            overlap_efficiency: self
+                .overlap_efficiency(disk.limit.into_iter().chain(disk.probed).min(), decode_ms),
             stall_ms,
             compute_ms: (loop_ms - stall_ms).max(0.0),
             memory: Memory::of(engine.plan(), process),

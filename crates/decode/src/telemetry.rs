@@ -60,6 +60,15 @@ pub struct Telemetry {
     pub hit_rate: f64,
     /// Wanted experts that were used where they are mapped. What the system read for them is in no count here.
     pub lent: u64,
+    /// Share of the experts that had to be read whose reading a guess had begun.
+    pub guess_recall: f64,
+    /// Share of the guesses that were read which a router wanted.
+    pub guess_precision: f64,
+    /// Time spent on asking routers ahead of their turn.
+    pub guess_ms: f64,
+    /// The larger of the computing of the decode steps and the time that the disk takes for the bytes that they used, as a
+    /// share of their time: 1 is what no schedule of the same bytes can beat. `null` when the disk's rate isn't known.
+    pub overlap_efficiency: Option<f64>,
     /// Time that the token loop waited for experts.
     pub stall_ms: f64,
     /// The rest of the token loop's time.

@@ -221,14 +221,17 @@ impl Lookahead {
     }
 
     /// Guesses about `layer` are new: the ones before are replaced, but for those that are being read.
-    pub(crate) fn replace(&mut self, view: View, layer: LayerId, now: Nanos, busy: Nanos) {
-        if let Some(since) = self.asking_since.take() {
+    ///
+    /// Returns the time that asking for them took.
+    pub(crate) fn replace(&mut self, view: View, layer: LayerId, now: Nanos, busy: Nanos) -> Nanos {
+        let asked = self.asking_since.take().map_or(Nanos(0), |since| now - since);
+        if asked.0 > 0 {
             match view.stage {
                 // Nothing is read meanwhile that anybody waits for.
                 Stage::Begin | Stage::Closed => {
-                    self.add_worth(layer, -i64::try_from((now - since).0).unwrap_or(i64::MAX));
+                    self.add_worth(layer, -i64::try_from(asked.0).unwrap_or(i64::MAX));
                 }
-                Stage::Early => self.asked.push((layer, now - since)),
+                Stage::Early => self.asked.push((layer, asked)),
             }
         }
         self.candidates.retain(|c| c.key.layer != layer || c.begun.is_some());
@@ -236,6 +239,7 @@ impl Lookahead {
         if view.ahead == 1 {
             self.pace.offered(view.stage, layer, busy);
         }
+        asked
     }
 
     /// The guess of `rank` names an expert that isn't in memory.
@@ -434,3 +438,6 @@ struct Outlook {
     /// Reads that the disk has still to do.
     n_reads: usize,
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,6 +31,8 @@ pub struct SchedulerStats {
     pub guesses_withdrawn: u64,
     /// Guesses that were read, and that a router wanted before they lost their slot.
     pub guesses_used: u64,
+    /// Time spent on asking routers ahead of their turn.
+    pub asking: Nanos,
     /// Bytes read because a router asked.
     pub bytes_demand: u64,
     /// Bytes read because a predictor guessed.
@@ -49,9 +51,24 @@ impl SchedulerStats {
     }
 
     /// The share of wanted experts that could be handed out at once; zero when none was wanted.
-    #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
     pub fn hit_rate(&self) -> f64 {
-        if self.wanted() == 0 { 0.0 } else { self.hits as f64 / self.wanted() as f64 }
+        share(self.hits, self.wanted())
+    }
+
+    /// The share of the experts that had to be read whose reading a guess had begun before their layer was opened; zero
+    /// when none had to.
+    pub fn guess_recall(&self) -> f64 {
+        share(self.guesses_used, self.guesses_used + self.fetches)
+    }
+
+    /// The share of the guesses that were read which a router wanted; zero when none was read.
+    pub fn guess_precision(&self) -> f64 {
+        share(self.guesses_used, self.guesses.saturating_sub(self.guesses_withdrawn))
+    }
+
+    /// Bytes that were demanded, or guessed and then used.
+    pub fn useful_bytes(&self) -> u64 {
+        (self.bytes_demand + self.bytes_guess).saturating_sub(self.bytes_wasted)
     }
 
     /// What was counted since `earlier`, a value of the same scheduler.
@@ -70,10 +87,17 @@ impl SchedulerStats {
             guesses: self.guesses - earlier.guesses,
             guesses_withdrawn: self.guesses_withdrawn - earlier.guesses_withdrawn,
             guesses_used: self.guesses_used - earlier.guesses_used,
+            asking: self.asking - earlier.asking,
             bytes_demand: self.bytes_demand - earlier.bytes_demand,
             bytes_guess: self.bytes_guess - earlier.bytes_guess,
             bytes_wasted: self.bytes_wasted.saturating_sub(earlier.bytes_wasted),
             stall: self.stall - earlier.stall,
         }
     }
+}
+
+/// Zero when there is nothing to be a part of.
+#[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -41,7 +41,8 @@ impl Scheduler {
         self.guesses.truncate(GUESSES_MAX);
         let now = self.clock.now();
         let Self { guesses, lookahead, slots, store, stats, .. } = self;
-        lookahead.replace(input.view, input.layer, now, now - stats.stall);
+        let asked = lookahead.replace(input.view, input.layer, now, now - stats.stall);
+        stats.asking = stats.asking + asked;
         for (rank, guess) in guesses.iter().enumerate() {
             let slot = slots.find(guess.key).map(|slot| slots.get(slot));
             let is_here = slot.is_some_and(|slot| !(slot.is_loading() && slot.origin == Origin::Guess));

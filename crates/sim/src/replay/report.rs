@@ -44,7 +44,7 @@ impl ReplayReport {
 
     /// Bytes that were demanded, or guessed and then used.
     pub fn useful_bytes(&self) -> u64 {
-        (self.stats.bytes_demand + self.stats.bytes_guess).saturating_sub(self.stats.bytes_wasted)
+        self.stats.useful_bytes()
     }
 
     /// Bytes that were read in vain, as a share of the useful ones.
@@ -54,14 +54,12 @@ impl ReplayReport {
 
     /// Share of the reads that routers needed which a guess had begun before.
     pub fn recall(&self) -> f64 {
-        let SchedulerStats { guesses_used, fetches, .. } = self.stats;
-        ratio(guesses_used, guesses_used + fetches)
+        self.stats.guess_recall()
     }
 
     /// Share of the guesses that were read which a router wanted.
     pub fn precision(&self) -> f64 {
-        let SchedulerStats { guesses_used, guesses, guesses_withdrawn, .. } = self.stats;
-        ratio(guesses_used, guesses.saturating_sub(guesses_withdrawn))
+        self.stats.guess_precision()
     }
 
     /// The larger of compute time and transfer time of the useful bytes, as a share of the real time: 1 is what no
