@@ -143,7 +143,7 @@ impl Engine {
                 arena: parts::arena(&plan, catalog.slot_bytes(io.align_bytes), &mut decisions)?,
                 store: parts::store(&plan, catalog, &gguf, io, &clock, &mut decisions)?,
                 predictor,
-                policy: parts::policy(config.slots),
+                policy: parts::policy(config.slots).into(),
                 clock: Arc::clone(&clock),
             })?,
         };

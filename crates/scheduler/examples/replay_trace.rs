@@ -16,7 +16,7 @@ use std::{env, fs};
 use forerun_arena::{Arena, WriteLease};
 use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, SystemClock};
 use forerun_scheduler::{
-    CachePolicy, Guess, GuessInput, NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats,
+    Guess, GuessInput, NoPredictor, PolicyName, Predictor, Scheduler, SchedulerConfig, SchedulerStats,
 };
 use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
 
@@ -138,7 +138,7 @@ fn replay(trace: &Trace, n_slots: usize, predictor: Box<dyn Predictor>) -> Outco
         arena: Arena::new(n_slots, 1)?,
         store: Box::new(Counting::default()),
         predictor,
-        policy: CachePolicy::Lru,
+        policy: PolicyName::Lru.into(),
         clock: Arc::new(SystemClock::new()),
     })?;
     let mut routing = Routing::default();

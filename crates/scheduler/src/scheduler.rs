@@ -25,24 +25,18 @@ use forerun_storage::{
 };
 
 use crate::plan::{Move, plan};
+use crate::policy::lru::Lru;
+use crate::rank::Ranking;
 use crate::slots::{Content, Origin, Slots};
-use crate::{GUESSES_MAX, Guess, GuessInput, Predictor, Ready, SchedulerError, SchedulerStats, Turn};
+use crate::{
+    CachePolicy, GUESSES_MAX, Guess, GuessInput, Keep, Predictor, Ready, SchedulerError, SchedulerStats, Turn,
+};
 
 /// Fewest slots with which a scheduler works: one is computed with while the other is read.
 pub const N_SLOTS_MIN: usize = 2;
 
 /// Queued experts that are planned for at once, so that a pull costs the same however long the queue is.
 const WINDOW: usize = 16;
-
-/// What happens to an expert that was used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CachePolicy {
-    /// It stays until its slot is the longest unused one and another expert needs it.
-    #[default]
-    Lru,
-    /// It is forgotten as soon as it is handed out; its slot is free when the caller's lease comes back.
-    KeepNone,
-}
 
 /// The parts of a [`Scheduler`].
 pub struct SchedulerConfig {
@@ -52,8 +46,8 @@ pub struct SchedulerConfig {
     pub store: Box<dyn ExpertStore>,
     /// Who guesses.
     pub predictor: Box<dyn Predictor>,
-    /// What is kept.
-    pub policy: CachePolicy,
+    /// What is kept; [`PolicyName`](crate::PolicyName) has those that come with the crate.
+    pub policy: Keep,
     /// For the stall count; the scheduler has no time of its own.
     pub clock: Arc<dyn Clock>,
 }
@@ -63,9 +57,11 @@ pub struct Scheduler {
     arena: Arena,
     store: Box<dyn ExpertStore>,
     predictor: Box<dyn Predictor>,
-    policy: CachePolicy,
+    /// Whether experts stay after use.
+    keeps: bool,
     clock: Arc<dyn Clock>,
     slots: Slots,
+    ranking: Ranking,
     /// Slots beyond these are retired when they are free.
     n_slots_max: usize,
     /// Keeps retired slots from everybody.
@@ -107,13 +103,18 @@ impl Scheduler {
         if n_slots < N_SLOTS_MIN {
             return Err(SchedulerError::TooFewSlots { n_slots, n_slots_min: N_SLOTS_MIN });
         }
+        let (keeps, policy) = match policy {
+            Keep::Worthiest(policy) => (true, policy),
+            Keep::Nothing => (false, Box::new(Lru) as Box<dyn CachePolicy>),
+        };
         Ok(Self {
             arena,
             store,
             predictor,
-            policy,
+            keeps,
             clock,
             slots: Slots::new(n_slots),
+            ranking: Ranking::new(policy, n_slots),
             n_slots_max: n_slots,
             retired: Vec::new(),
             queue: VecDeque::new(),
@@ -141,8 +142,9 @@ impl Scheduler {
     pub fn open_layer(&mut self, layer: LayerId, routing: &Routing) -> Result<Turn<'_>, SchedulerError> {
         self.close_turn();
         self.predictor.observe(layer, routing);
+        self.ranking.observe(layer, routing);
         self.guesses.clear();
-        self.slots.next_turn();
+        self.slots.next_turn(layer);
         self.stats.turns += 1;
         self.poll();
         self.retire_excess();
@@ -150,7 +152,7 @@ impl Scheduler {
         self.wanted.extend(routing.experts().map(|expert| ExpertKey { layer, expert }));
         self.borrow();
         self.settle_guesses(layer);
-        plan(&self.slots, &self.wanted, &[], &mut self.moves);
+        plan(&self.slots, &mut self.ranking, &self.wanted, &[], &mut self.moves);
         let opened = self.open_moves();
         let turn = Turn::new(self);
         opened.map(|()| turn)
@@ -184,13 +186,18 @@ impl Scheduler {
 
     /// What was counted so far.
     pub fn stats(&self) -> SchedulerStats {
-        let unused: u64 = self.slots.oldest_first().map(|(_, slot)| slot.unused_bytes()).sum();
+        let unused: u64 = self.slots.all().map(|(_, slot)| slot.unused_bytes()).sum();
         SchedulerStats { bytes_wasted: self.stats.bytes_wasted + unused, ..self.stats }
     }
 
     /// What the store counted so far.
     pub fn store_stats(&self) -> StoreStats {
         self.store.stats()
+    }
+
+    /// What decides which experts stay: the name of the policy, or `none` when nothing stays.
+    pub fn policy(&self) -> &'static str {
+        if self.keeps { self.ranking.policy_name() } else { "none" }
     }
 
     /// Slots that are in use or may be.
@@ -297,7 +304,7 @@ impl Scheduler {
         while !self.queue.is_empty() && !self.store_full {
             self.wanted.clear();
             self.wanted.extend(self.queue.iter().take(WINDOW));
-            plan(&self.slots, &self.wanted, &[], &mut self.moves);
+            plan(&self.slots, &mut self.ranking, &self.wanted, &self.guesses, &mut self.moves);
             for i in 0..self.moves.len() {
                 let Move::Fetch { key, slot } = self.moves[i] else { return Ok(()) };
                 let failed = |source| SchedulerError::Fetch { key, source };
@@ -351,9 +358,10 @@ impl Scheduler {
             unreachable!("only residents are ready, and promised ones stay");
         };
         let ready = Ready { key: row.key, lease: lease.clone(), parts: *parts };
-        match self.policy {
-            CachePolicy::Lru => self.slots.keep_promise(slot),
-            CachePolicy::KeepNone => self.slots.spend(slot),
+        if self.keeps {
+            self.slots.keep_promise(slot);
+        } else {
+            self.slots.spend(slot);
         }
         ready
     }
@@ -364,7 +372,7 @@ impl fmt::Debug for Scheduler {
         f.debug_struct("Scheduler")
             .field("n_slots", &self.n_slots())
             .field("n_loading", &self.n_loading())
-            .field("policy", &self.policy)
+            .field("policy", &self.policy())
             .field("stats", &self.stats)
             .finish_non_exhaustive()
     }

@@ -12,7 +12,7 @@ use forerun_compute::{
 };
 use forerun_decode::engine::bind_weights;
 use forerun_model::{Clock, ExpertId, LayerId, ModelShape, Position, Routing, SystemClock, TokenId};
-use forerun_scheduler::{CachePolicy, N_SLOTS_MIN, NoPredictor, Scheduler, SchedulerConfig};
+use forerun_scheduler::{N_SLOTS_MIN, NoPredictor, PolicyName, Scheduler, SchedulerConfig};
 use forerun_sim::{Guesses, Recording, TraceShape};
 use forerun_storage::{Catalog, FileStore, Gguf, PreadBackend, PreadConfig, Resident, ResidentMode};
 
@@ -230,7 +230,7 @@ fn scheduler(
         arena: Arena::new(n_slots, slot_bytes)?,
         store: Box::new(FileStore::new(catalog, files.clone(), Box::new(reader))),
         predictor: Box::new(NoPredictor),
-        policy: CachePolicy::Lru,
+        policy: PolicyName::Lru.into(),
         clock: Arc::clone(clock),
     })?)
 }

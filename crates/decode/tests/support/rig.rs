@@ -7,7 +7,7 @@ use forerun_compute::{Backend, KvType, Row, StackConfig, Step, StepOutput, Weigh
 use forerun_decode::engine::bind_weights;
 use forerun_decode::step::{Lookahead, StepLoop};
 use forerun_model::{ModelShape, Position, SystemClock, TokenId};
-use forerun_scheduler::{CachePolicy, NoPredictor, Scheduler, SchedulerConfig};
+use forerun_scheduler::{NoPredictor, PolicyName, Scheduler, SchedulerConfig};
 use forerun_storage::{Catalog, FileStore, Gguf, MmapBackend, Resident, ResidentMode};
 
 use super::fixture;
@@ -39,7 +39,7 @@ pub(crate) fn rig(model: &str) -> (Rig, Weights) {
         arena,
         store,
         predictor: Box::new(NoPredictor),
-        policy: CachePolicy::Lru,
+        policy: PolicyName::default().into(),
         clock: Arc::new(SystemClock::new()),
     });
     let steps = StepLoop::new(&shape, Lookahead::Off);

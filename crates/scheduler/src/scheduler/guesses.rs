@@ -4,7 +4,7 @@ use forerun_model::LayerId;
 use forerun_storage::Withdrawn;
 
 use super::Scheduler;
-use crate::plan::{Move, plan};
+use crate::plan::{Move, plan_guesses};
 use crate::slots::{Origin, Slots};
 
 impl Scheduler {
@@ -45,7 +45,7 @@ impl Scheduler {
         if self.guesses.is_empty() || !self.queue.is_empty() || !room(&self.slots, self.depth_seen) {
             return;
         }
-        plan(&self.slots, &[], &self.guesses, &mut self.moves);
+        plan_guesses(&self.slots, &mut self.ranking, &self.guesses, &mut self.moves);
         for i in 0..self.moves.len() {
             let Move::Guess { key, slot } = self.moves[i] else { continue };
             let refused = matches!(self.begin(key, slot, Origin::Guess), Ok(false));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forerun_arena::{Arena, WriteLease};
 use forerun_model::{Clock, ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing};
 use forerun_scheduler::{
-    CachePolicy, Guess, GuessInput, Predictor, Scheduler, SchedulerConfig, SchedulerError, Turn,
+    Guess, GuessInput, PolicyName, Predictor, Scheduler, SchedulerConfig, SchedulerError, Turn,
 };
 use forerun_storage::{
     ExpertStore, Fetched, Filled, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
@@ -185,11 +185,12 @@ pub(crate) fn scheduler(
     n_slots: usize,
     store: ChanceStore,
     predictor: Box<dyn Predictor>,
-    policy: CachePolicy,
+    policy: PolicyName,
 ) -> Scheduler {
     let arena = Arena::new(n_slots, 64).unwrap();
     let clock = Arc::new(Ticks::default());
-    Scheduler::new(SchedulerConfig { arena, store: Box::new(store), predictor, policy, clock }).unwrap()
+    Scheduler::new(SchedulerConfig { arena, store: Box::new(store), predictor, policy: policy.into(), clock })
+        .unwrap()
 }
 
 /// A grouped routing: one row per slice.
