@@ -51,12 +51,12 @@ impl ExpertStore for AtOnce {
     }
 }
 
-fn scheduler(n_slots: usize) -> Scheduler {
+fn scheduler(n_slots: usize, policy: PolicyName) -> Scheduler {
     let config = SchedulerConfig {
         arena: Arena::new(n_slots, 1).expect("slots of one page fit"),
         store: Box::new(AtOnce::default()),
         predictor: Box::new(NoPredictor),
-        policy: PolicyName::Lru.into(),
+        policy: policy.into(),
         clock: Arc::new(SystemClock::new()),
     };
     Scheduler::new(config).expect("there are enough slots")
@@ -78,9 +78,11 @@ fn plan(c: &mut Criterion) {
     let routings = routings();
     let mut group = c.benchmark_group("plan");
     group.throughput(Throughput::Elements(routings.len() as u64));
-    for slots in SLOTS_PER_LAYER {
-        let mut scheduler = scheduler(slots * usize::from(N_LAYERS));
-        group.bench_function(BenchmarkId::new("slots per layer", slots), |b| {
+    let policies = [PolicyName::Lru, PolicyName::default()];
+    for (policy, slots) in policies.iter().flat_map(|policy| SLOTS_PER_LAYER.map(|slots| (policy, slots))) {
+        let mut scheduler = scheduler(slots * usize::from(N_LAYERS), *policy);
+        let name = format!("{}, slots per layer", scheduler.policy());
+        group.bench_function(BenchmarkId::new(name, slots), |b| {
             b.iter(|| {
                 for (layer, routing) in &routings {
                     let mut turn = scheduler.open_layer(*layer, routing).expect("every expert is there");

@@ -15,6 +15,7 @@ pub mod flash;
 pub mod guess;
 pub mod machine;
 pub mod recording;
+pub mod replay;
 pub mod rng;
 pub mod routing_stats;
 pub mod toy;
