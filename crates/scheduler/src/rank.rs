@@ -173,3 +173,55 @@ fn floor(slots: &Slots) -> usize {
     let n_layers = slots.n_of_layers().len().max(1);
     FLOOR.min(slots.len() / (FLOOR_PART * n_layers))
 }
+
+#[cfg(test)]
+mod tests {
+    use forerun_arena::Arena;
+    use forerun_model::PartOffsets;
+    use forerun_storage::Filled;
+
+    use super::*;
+    use crate::slots::Origin;
+
+    /// Experts with odd numbers are worth their number, the others nothing.
+    struct Odd;
+
+    impl CachePolicy for Odd {
+        fn name(&self) -> &'static str {
+            "odd"
+        }
+
+        fn observe(&mut self, _layer: LayerId, _routing: &Routing) {}
+
+        fn worth(&mut self, key: ExpertKey) -> f32 {
+            if key.expert.0 % 2 == 1 { f32::from(key.expert.0) } else { 0.0 }
+        }
+    }
+
+    /// More are taken one by one than are ranked at once.
+    #[test]
+    fn the_cheapest_goes_however_many_went_before() {
+        const N: u16 = 300;
+        let arena = Arena::new(N.into(), 1).unwrap();
+        let mut slots = Slots::new(N.into());
+        slots.next_turn(LayerId(1));
+        let next = |slots: &mut Slots, ranking: &mut Ranking| {
+            let victim = *ranking.victims(slots, (&[], 1), |_| false, true).first()?;
+            let gone = slots.get(victim).resident();
+            slots.vacate(victim);
+            slots.begin(victim, ExpertKey::new(1, gone?.expert.0), Origin::Demand);
+            gone
+        };
+        for expert in 0..N {
+            let slot = SlotIdx(expert.into());
+            slots.begin(slot, ExpertKey::new(0, expert), Origin::Demand);
+            let lease = arena.try_write(slot).unwrap().seal();
+            slots.fill(slot, Filled { lease, parts: PartOffsets::default(), read_bytes: 1 });
+        }
+        let mut ranking = Ranking::new(Box::new(Odd), N.into());
+        let gone: Vec<u16> =
+            std::iter::from_fn(|| next(&mut slots, &mut ranking)).map(|k| k.expert.0).collect();
+        let (even, odd) = ((0..N).step_by(2), (1..N).step_by(2));
+        assert_eq!(gone, even.chain(odd).collect::<Vec<_>>());
+    }
+}
