@@ -6,7 +6,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use forerun_arena::{Arena, WriteLease};
 use forerun_model::{ExpertKey, LayerId, Nanos, PartOffsets, Routing, SystemClock};
-use forerun_scheduler::{CachePolicy, LookaheadConfig, NoPredictor, Scheduler, SchedulerConfig};
+use forerun_scheduler::{LookaheadConfig, NoPredictor, PolicyName, Scheduler, SchedulerConfig};
 use forerun_sim::Synthetic;
 use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
 
@@ -51,13 +51,13 @@ impl ExpertStore for AtOnce {
     }
 }
 
-fn scheduler(n_slots: usize) -> Scheduler {
+fn scheduler(n_slots: usize, policy: PolicyName) -> Scheduler {
     let config = SchedulerConfig {
         arena: Arena::new(n_slots, 1).expect("slots of one page fit"),
         store: Box::new(AtOnce::default()),
         predictor: Box::new(NoPredictor),
         lookahead: LookaheadConfig::default(),
-        policy: CachePolicy::Lru,
+        policy: policy.into(),
         clock: Arc::new(SystemClock::new()),
     };
     Scheduler::new(config).expect("there are enough slots")
@@ -79,9 +79,11 @@ fn plan(c: &mut Criterion) {
     let routings = routings();
     let mut group = c.benchmark_group("plan");
     group.throughput(Throughput::Elements(routings.len() as u64));
-    for slots in SLOTS_PER_LAYER {
-        let mut scheduler = scheduler(slots * usize::from(N_LAYERS));
-        group.bench_function(BenchmarkId::new("slots per layer", slots), |b| {
+    let policies = [PolicyName::Lru, PolicyName::default()];
+    for (policy, slots) in policies.iter().flat_map(|policy| SLOTS_PER_LAYER.map(|slots| (policy, slots))) {
+        let mut scheduler = scheduler(slots * usize::from(N_LAYERS), *policy);
+        let name = format!("{}, slots per layer", scheduler.policy());
+        group.bench_function(BenchmarkId::new(name, slots), |b| {
             b.iter(|| {
                 for (layer, routing) in &routings {
                     let mut turn = scheduler.open_layer(*layer, routing).expect("every expert is there");

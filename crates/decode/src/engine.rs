@@ -142,7 +142,7 @@ impl Engine {
                 store: parts::store(&plan, catalog, &gguf, io, &clock, &mut decisions)?,
                 predictor,
                 lookahead,
-                policy: parts::policy(config.slots),
+                policy: parts::policy(config.slots).into(),
                 clock: Arc::clone(&clock),
             })?,
         };

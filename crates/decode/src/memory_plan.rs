@@ -6,7 +6,8 @@
 use std::fmt;
 
 use forerun_compute::{KvType, StackConfig};
-use forerun_model::ModelShape;
+use forerun_model::{ExpertId, ModelShape};
+use forerun_scheduler::policy::alike::N_REMEMBERED;
 use forerun_scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, Scheduler};
 use forerun_storage::Lendable;
 
@@ -26,8 +27,10 @@ const LOGIT_BYTES: usize = 4;
 /// Bytes per entry of the vocabulary: a sampler's candidate, and a logit after the penalties.
 const CANDIDATE_BYTES: usize = 12;
 /// What the scheduler keeps per slot and per expert.
-const SLOT_ENTRY_BYTES: u64 = 160;
-const EXPERT_ENTRY_BYTES: u64 = 24;
+const SLOT_ENTRY_BYTES: u64 = 224;
+const EXPERT_ENTRY_BYTES: u64 = 32;
+/// What the cache policy remembers per layer and rank: the ids of so many tokens.
+const REMEMBERED_BYTES: usize = N_REMEMBERED * size_of::<ExpertId>();
 /// What a routing keeps per row and rank, twice: by row and by expert.
 const USE_BYTES: usize = 40;
 /// What a token of the context takes in prompt, session and history.
@@ -198,6 +201,7 @@ impl MemoryPlan {
             conversation: (input.context * (TOKEN_BYTES + TEXT_COPIES * input.token_bytes_max)) as u64,
             tables: n_slots as u64 * SLOT_ENTRY_BYTES
                 + n_experts as u64 * EXPERT_ENTRY_BYTES
+                + (input.shape.n_layers() * input.shape.moe.top_k * REMEMBERED_BYTES) as u64
                 + (rows_max * input.shape.moe.top_k * USE_BYTES) as u64
                 + lookahead_bytes(input.shape),
             threads: input.n_threads as u64 * THREAD_BYTES,

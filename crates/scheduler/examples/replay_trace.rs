@@ -16,7 +16,7 @@ use std::{env, fs};
 use forerun_arena::{Arena, WriteLease};
 use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage, SystemClock};
 use forerun_scheduler::{
-    CachePolicy, Guess, GuessInput, LookaheadConfig, NoPredictor, Predictor, Scheduler, SchedulerConfig,
+    Guess, GuessInput, LookaheadConfig, NoPredictor, PolicyName, Predictor, Scheduler, SchedulerConfig,
     SchedulerStats, View,
 };
 use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
@@ -151,7 +151,7 @@ fn replay(trace: &Trace, n_slots: usize, predictor: Box<dyn Predictor>) -> Outco
         arena: Arena::new(n_slots, 1)?,
         store: Box::new(Counting::default()),
         predictor,
-        policy: CachePolicy::Lru,
+        policy: PolicyName::Lru.into(),
         lookahead: LookaheadConfig::open(),
         clock: Arc::new(SystemClock::new()),
     })?;

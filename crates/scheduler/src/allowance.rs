@@ -62,11 +62,6 @@ impl Allowance {
         pass.refunded += bytes;
     }
 
-    /// Bytes that were counted as wasted, and not read after all.
-    pub(crate) fn unspent(&mut self, bytes: u64) {
-        self.passes[self.at].refunded += bytes;
-    }
-
     /// Bytes that may still be read in vain.
     pub(crate) fn left(&self) -> u64 {
         let sum = self.sum(WINDOW);

@@ -1,8 +1,8 @@
 //! Decides which expert sits in which slot, and hands out the ready ones first.
 //!
 //! A [`Scheduler`] is owned by one thread. [`Scheduler::open_layer`] turns a routing into a [`Turn`]; the token loop
-//! pulls from it until every expert of the layer was handed out once. Policy is in `plan`, a pure function over the
-//! table in `slots`; moving is in `scheduler`. What a [`Predictor`] guesses fills slots that nobody needs and can
+//! pulls from it until every expert of the layer was handed out once. What to do is decided in `plan`, pure functions over
+//! the table in `slots`, and what to give up for it by a [`CachePolicy`]; moving is in `scheduler`. What a [`Predictor`] guesses fills slots that nobody needs and can
 //! change nothing but time.
 //!
 //! Never here: files, threads, a clock of its own, arithmetic on weights.
@@ -14,7 +14,9 @@ pub mod error;
 pub mod lookahead;
 mod pace;
 mod plan;
+pub mod policy;
 pub mod predict;
+mod rank;
 mod scheduler;
 mod slots;
 pub mod stats;
@@ -23,11 +25,12 @@ pub mod turn;
 
 pub use error::SchedulerError;
 pub use lookahead::{Change, Gate, LookaheadConfig};
+pub use policy::{CachePolicy, Keep, PolicyName};
 pub use predict::blend::Blend;
 pub use predict::none::NoPredictor;
 pub use predict::recent::Recent;
 pub use predict::router_ahead::RouterAhead;
 pub use predict::{GUESSES_MAX, Guess, GuessInput, Predictor, View};
-pub use scheduler::{CachePolicy, N_SLOTS_MIN, ROWS_GUESSED_MAX, Scheduler, SchedulerConfig};
+pub use scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, Scheduler, SchedulerConfig};
 pub use stats::SchedulerStats;
 pub use turn::{Listener, Ready, Turn};

@@ -26,8 +26,10 @@ use forerun_storage::{
 
 use crate::lookahead::{Lookahead, LookaheadConfig};
 use crate::plan::{Move, plan};
+use crate::policy::lru::Lru;
+use crate::rank::Ranking;
 use crate::slots::{Content, Origin, Slots};
-use crate::{Guess, Predictor, Ready, SchedulerError, SchedulerStats, Turn};
+use crate::{CachePolicy, Guess, Keep, Predictor, Ready, SchedulerError, SchedulerStats, Turn};
 
 /// Fewest slots with which a scheduler works: one is computed with while the other is read.
 pub const N_SLOTS_MIN: usize = 2;
@@ -39,16 +41,6 @@ const WINDOW: usize = 16;
 /// in which a guess could be read.
 pub const ROWS_GUESSED_MAX: usize = 8;
 
-/// What happens to an expert that was used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CachePolicy {
-    /// It stays until its slot is the longest unused one and another expert needs it.
-    #[default]
-    Lru,
-    /// It is forgotten as soon as it is handed out; its slot is free when the caller's lease comes back.
-    KeepNone,
-}
-
 /// The parts of a [`Scheduler`].
 pub struct SchedulerConfig {
     /// The slots, at least [`N_SLOTS_MIN`]; nobody else may take write leases of them.
@@ -57,8 +49,8 @@ pub struct SchedulerConfig {
     pub store: Box<dyn ExpertStore>,
     /// Who guesses.
     pub predictor: Box<dyn Predictor>,
-    /// What is kept.
-    pub policy: CachePolicy,
+    /// What is kept; [`PolicyName`](crate::PolicyName) has those that come with the crate.
+    pub policy: Keep,
     /// Which guesses are read.
     pub lookahead: LookaheadConfig,
     /// For stalls and for what a guess may save; the scheduler has no time of its own.
@@ -70,11 +62,13 @@ pub struct Scheduler {
     arena: Arena,
     store: Box<dyn ExpertStore>,
     predictor: Box<dyn Predictor>,
-    policy: CachePolicy,
+    /// Whether experts stay after use.
+    keeps: bool,
     clock: Arc<dyn Clock>,
     slots: Slots,
     /// Rows of the pass under way.
     n_rows: usize,
+    ranking: Ranking,
     /// Slots beyond these are retired when they are free.
     n_slots_max: usize,
     /// Keeps retired slots from everybody.
@@ -122,14 +116,19 @@ impl Scheduler {
         if n_slots < N_SLOTS_MIN {
             return Err(SchedulerError::TooFewSlots { n_slots, n_slots_min: N_SLOTS_MIN });
         }
+        let (keeps, policy) = match policy {
+            Keep::Worthiest(policy) => (true, policy),
+            Keep::Nothing => (false, Box::new(Lru) as Box<dyn CachePolicy>),
+        };
         Ok(Self {
             arena,
             store,
             predictor,
-            policy,
+            keeps,
             clock,
             slots: Slots::new(n_slots),
             n_rows: 0,
+            ranking: Ranking::new(policy, n_slots),
             n_slots_max: n_slots,
             retired: Vec::new(),
             queue: VecDeque::new(),
@@ -173,7 +172,8 @@ impl Scheduler {
     pub fn open_layer(&mut self, layer: LayerId, routing: &Routing) -> Result<Turn<'_>, SchedulerError> {
         self.close_turn();
         self.predictor.observe(layer, routing);
-        self.slots.next_turn();
+        self.ranking.observe(layer, routing);
+        self.slots.next_turn(layer);
         self.stall_before = self.stats.stall;
         self.stats.turns += 1;
         self.poll();
@@ -182,7 +182,7 @@ impl Scheduler {
         self.wanted.extend(routing.experts().map(|expert| ExpertKey { layer, expert }));
         self.borrow();
         self.settle_guesses(layer);
-        plan(&self.slots, &self.wanted, &[], &mut self.moves);
+        plan(&self.slots, &mut self.ranking, &self.wanted, &[], &mut self.moves);
         let opened = self.open_moves();
         let turn = Turn::new(self);
         opened.map(|()| turn)
@@ -208,13 +208,18 @@ impl Scheduler {
 
     /// What was counted so far.
     pub fn stats(&self) -> SchedulerStats {
-        let unused: u64 = self.slots.oldest_first().map(|(_, slot)| slot.unused_bytes()).sum();
+        let unused: u64 = self.slots.all().map(|(_, slot)| slot.unused_bytes()).sum();
         SchedulerStats { bytes_wasted: self.stats.bytes_wasted + unused, ..self.stats }
     }
 
     /// What the store counted so far.
     pub fn store_stats(&self) -> StoreStats {
         self.store.stats()
+    }
+
+    /// What decides which experts stay: the name of the policy, or `none` when nothing stays.
+    pub fn policy(&self) -> &'static str {
+        if self.keeps { self.ranking.policy_name() } else { "none" }
     }
 
     /// Slots that are in use or may be.
@@ -326,7 +331,7 @@ impl Scheduler {
         while !self.queue.is_empty() && !self.store_full {
             self.wanted.clear();
             self.wanted.extend(self.queue.iter().take(WINDOW));
-            plan(&self.slots, &self.wanted, &[], &mut self.moves);
+            plan(&self.slots, &mut self.ranking, &self.wanted, &self.guesses, &mut self.moves);
             for i in 0..self.moves.len() {
                 let Move::Fetch { key, slot } = self.moves[i] else { return Ok(()) };
                 let failed = |source| SchedulerError::Fetch { key, source };
@@ -383,9 +388,10 @@ impl Scheduler {
             unreachable!("only residents are ready, and promised ones stay");
         };
         let ready = Ready { key: row.key, lease: lease.clone(), parts: *parts };
-        match self.policy {
-            CachePolicy::Lru => self.slots.keep_promise(slot),
-            CachePolicy::KeepNone => self.slots.spend(slot),
+        if self.keeps {
+            self.slots.keep_promise(slot);
+        } else {
+            self.slots.spend(slot);
         }
         ready
     }
@@ -396,7 +402,7 @@ impl fmt::Debug for Scheduler {
         f.debug_struct("Scheduler")
             .field("n_slots", &self.n_slots())
             .field("n_loading", &self.n_loading())
-            .field("policy", &self.policy)
+            .field("policy", &self.policy())
             .field("stats", &self.stats)
             .finish_non_exhaustive()
     }

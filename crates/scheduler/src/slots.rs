@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use forerun_arena::{ReadLease, SlotIdx};
-use forerun_model::{ExpertKey, PartOffsets};
+use forerun_model::{ExpertKey, LayerId, PartOffsets};
 use forerun_storage::Filled;
 
 /// Why an expert was read.
@@ -54,6 +54,10 @@ pub(crate) struct Slot {
     pub(crate) used: bool,
     /// The open turn has still to hand it out.
     pub(crate) promised: bool,
+    /// The turn that wanted it last; 0 before the first.
+    pub(crate) turn_used: u64,
+    /// Grows from use to use, over all slots.
+    pub(crate) last_used: u64,
 }
 
 impl Slot {
@@ -101,6 +105,18 @@ pub(crate) struct Slots {
     n_loading: usize,
     n_retired: usize,
     turn: u64,
+    n_uses: u64,
+    layers: Vec<OfLayer>,
+    open: Option<LayerId>,
+}
+
+/// What the table counts per layer.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfLayer {
+    /// Experts that are in a slot, or on their way.
+    n_experts: usize,
+    /// The turn in which it was opened last.
+    turn: u64,
 }
 
 impl Slots {
@@ -115,6 +131,9 @@ impl Slots {
             n_loading: 0,
             n_retired: 0,
             turn: 0,
+            n_uses: 0,
+            layers: Vec::new(),
+            open: None,
         }
     }
 
@@ -138,9 +157,34 @@ impl Slots {
         self.turn
     }
 
-    /// Begins the next turn.
-    pub(crate) fn next_turn(&mut self) {
+    /// Begins the next turn, which is that of `layer`.
+    pub(crate) fn next_turn(&mut self, layer: LayerId) {
         self.turn += 1;
+        self.open = Some(layer);
+        self.of_layer(layer).turn = self.turn;
+    }
+
+    /// Whether the turn is that of `layer`.
+    pub(crate) fn is_open(&self, layer: LayerId) -> bool {
+        self.open == Some(layer)
+    }
+
+    /// By layer: experts that are in a slot, or on their way. Layers that never had one may lack.
+    pub(crate) fn n_of_layers(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.layers.iter().map(|layer| layer.n_experts)
+    }
+
+    /// Whether `row` is a guess whose layer wasn't opened since it was begun.
+    pub(crate) fn is_awaited_guess(&self, row: &Slot) -> bool {
+        let opened = self.layers.get(row.key.layer.idx()).map_or(0, |layer| layer.turn);
+        row.origin == Origin::Guess && !row.used && opened <= row.turn
+    }
+
+    fn of_layer(&mut self, layer: LayerId) -> &mut OfLayer {
+        if self.layers.len() <= layer.idx() {
+            self.layers.resize_with(layer.idx() + 1, OfLayer::default);
+        }
+        &mut self.layers[layer.idx()]
     }
 
     pub(crate) fn get(&self, slot: SlotIdx) -> &Slot {
@@ -160,6 +204,18 @@ impl Slots {
             .map(|i| (idx(i), &self.rows[i]))
     }
 
+    /// Free slots without an expert worth keeping, the first to be used first: they are always the oldest.
+    pub(crate) fn vacant(&self) -> impl Iterator<Item = SlotIdx> {
+        let is_vacant = |slot: &Slot| matches!(slot.content, Content::Empty | Content::Spent { .. });
+        let vacant = self.oldest_first().take_while(move |(_, slot)| is_vacant(slot));
+        vacant.filter(|(_, slot)| slot.is_free()).map(|(slot, _)| slot)
+    }
+
+    /// All slots, in the order of the arena.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (SlotIdx, &Slot)> {
+        self.rows.iter().enumerate().map(|(i, row)| (idx(i), row))
+    }
+
     /// The experts that can be handed out, with their slots, in no order.
     pub(crate) fn residents(&self) -> impl Iterator<Item = (SlotIdx, ExpertKey)> {
         self.rows.iter().enumerate().filter_map(|(i, row)| Some((idx(i), row.resident()?)))
@@ -167,9 +223,11 @@ impl Slots {
 
     /// Promises the expert of `slot` to the open turn, which is a use of it.
     pub(crate) fn promise(&mut self, slot: SlotIdx) {
+        let turn = self.turn;
         let row = &mut self.rows[slot.0 as usize];
         row.promised = true;
         row.used = true;
+        row.turn_used = turn;
         self.make_newest(slot);
     }
 
@@ -192,11 +250,9 @@ impl Slots {
             Content::Empty | Content::Spent { .. } => {}
             Content::Loading => {
                 self.n_loading -= 1;
-                self.by_key.remove(&row.key);
+                self.forget(row.key);
             }
-            Content::Resident { .. } => {
-                self.by_key.remove(&row.key);
-            }
+            Content::Resident { .. } => self.forget(row.key),
         }
         self.make_oldest(slot);
     }
@@ -204,9 +260,9 @@ impl Slots {
     /// The store has begun to fill the empty `slot` with `key`.
     pub(crate) fn begin(&mut self, slot: SlotIdx, key: ExpertKey, origin: Origin) {
         let turn = self.turn;
-        self.rows[slot.0 as usize] =
-            Slot { key, content: Content::Loading, origin, turn, used: false, promised: false };
+        self.rows[slot.0 as usize] = Slot { key, content: Content::Loading, origin, turn, ..Slot::default() };
         self.by_key.insert(key, slot);
+        self.of_layer(key.layer).n_experts += 1;
         self.n_loading += 1;
         self.make_newest(slot);
     }
@@ -222,7 +278,7 @@ impl Slots {
     pub(crate) fn spend(&mut self, slot: SlotIdx) {
         let row = std::mem::take(&mut self.rows[slot.0 as usize]);
         if let Content::Resident { lease, .. } = row.content {
-            self.by_key.remove(&row.key);
+            self.forget(row.key);
             self.rows[slot.0 as usize].content = Content::Spent { lease };
         }
         self.make_oldest(slot);
@@ -235,7 +291,14 @@ impl Slots {
         self.n_retired += 1;
     }
 
+    fn forget(&mut self, key: ExpertKey) {
+        self.by_key.remove(&key);
+        self.of_layer(key.layer).n_experts -= 1;
+    }
+
     fn make_newest(&mut self, slot: SlotIdx) {
+        self.n_uses += 1;
+        self.rows[slot.0 as usize].last_used = self.n_uses;
         self.unlink(slot.0 as usize);
         let seam = self.seam();
         self.link_between(self.links[seam].older, slot.0 as usize, seam);
@@ -287,6 +350,19 @@ mod tests {
         assert_eq!(order(&slots), [1, 2, 0]);
         slots.vacate(SlotIdx(0));
         assert_eq!(order(&slots), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_guess_is_awaited_until_its_layer_is_opened() {
+        let mut slots = Slots::new(2);
+        slots.next_turn(LayerId(0));
+        slots.begin(SlotIdx(0), ExpertKey::new(1, 7), Origin::Guess);
+        slots.begin(SlotIdx(1), ExpertKey::new(1, 8), Origin::Demand);
+        let awaited = |slots: &Slots| [0, 1].map(|i| slots.is_awaited_guess(slots.get(SlotIdx(i))));
+        assert_eq!(awaited(&slots), [true, false]);
+        slots.next_turn(LayerId(1));
+        assert_eq!(awaited(&slots), [false, false]);
+        assert_eq!(slots.n_of_layers().collect::<Vec<_>>(), [0, 2]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn main() {
                 r.n_warm = 64;
                 r.n_tokens = 400;
                 if c == 0 {
-                    r.policy = CachePolicy::KeepNone;
+                    r.policy = PolicyName::KeepNone;
                     r.n_slots = 32;
                 }
                 if !only.is_empty() && only != format!("{d},{t},{c}") {

@@ -17,6 +17,7 @@ pub mod error;
 pub mod faults;
 pub mod flash;
 pub mod guess;
+pub mod hits;
 pub mod machine;
 pub mod recording;
 pub mod replay;

@@ -8,7 +8,7 @@ use forerun_arena::Arena;
 use forerun_compute::{Backend, ExpertJob, Row, Scores, SequenceIdx, Step, StepOutput};
 use forerun_model::{LayerId, Nanos, Position, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, GuessInput, LookaheadConfig, N_SLOTS_MIN, NoPredictor, Predictor, Ready, Scheduler,
+    GuessInput, LookaheadConfig, N_SLOTS_MIN, NoPredictor, PolicyName, Predictor, Ready, Scheduler,
     SchedulerConfig, View,
 };
 use forerun_storage::{Catalog, DataFile, FileSet, FileStore, StoreConfig, Verify};
@@ -17,6 +17,9 @@ use crate::{
     Checker, Faults, FlashHandle, FlashProfile, Oracle, RandomPredictor, Rng, RunError, SimFlash,
     VirtualClock, Workload,
 };
+
+/// The policies under which experts stay.
+const KEEPING: [PolicyName; 3] = [PolicyName::Alike, PolicyName::Lfu, PolicyName::Lru];
 
 /// Who guesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub struct Machine {
     /// Slots of the arena.
     pub n_slots: usize,
     /// What is kept.
-    pub policy: CachePolicy,
+    pub policy: PolicyName,
     /// How fast the flash is.
     pub profile: FlashProfile,
     /// What goes wrong.
@@ -63,7 +66,7 @@ impl Machine {
         Self {
             seed: 0,
             n_slots: n_slots.max(N_SLOTS_MIN),
-            policy: CachePolicy::Lru,
+            policy: PolicyName::default(),
             profile: FlashProfile::calm(),
             faults: Faults::none(),
             guessing: Guessing::None,
@@ -78,7 +81,7 @@ impl Machine {
     pub fn from_seed(seed: u64, n_experts_total: usize) -> Self {
         let mut rng = Rng::new(seed);
         let n_slots = N_SLOTS_MIN + rng.index(n_experts_total.saturating_sub(1));
-        let policy = if rng.happens(150) { CachePolicy::KeepNone } else { CachePolicy::Lru };
+        let policy = if rng.happens(150) { PolicyName::KeepNone } else { KEEPING[rng.index(KEEPING.len())] };
         let guessing = match rng.below(4) {
             0 => Guessing::None,
             1 => Guessing::Oracle,
@@ -109,7 +112,8 @@ impl Machine {
     /// The same machine with another number of slots; 0 keeps nothing in the fewest slots that work.
     #[must_use]
     pub fn slots(self, n_slots: usize) -> Self {
-        let policy = if n_slots == 0 { CachePolicy::KeepNone } else { CachePolicy::Lru };
+        let keeping = if self.policy == PolicyName::KeepNone { PolicyName::default() } else { self.policy };
+        let policy = if n_slots == 0 { PolicyName::KeepNone } else { keeping };
         let n_slots = n_slots.max(N_SLOTS_MIN);
         Self { n_slots, policy, n_kept: self.n_kept.min(n_slots - 1), ..self }
     }
@@ -140,7 +144,7 @@ impl Machine {
             arena: Arena::new(self.n_slots, catalog.slot_bytes(self.profile.align_bytes))?,
             store: Box::new(FileStore::with_config(Arc::clone(catalog), set, Box::new(flash), store)),
             predictor,
-            policy: self.policy,
+            policy: self.policy.into(),
             lookahead: self.lookahead,
             clock: Arc::new(clock.clone()),
         })?;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use forerun_arena::Arena;
 use forerun_model::{Clock as _, LayerId, Nanos, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, GuessInput, Listener, LookaheadConfig, N_SLOTS_MIN, Predictor, Scheduler, SchedulerConfig,
+    GuessInput, Listener, LookaheadConfig, N_SLOTS_MIN, PolicyName, Predictor, Scheduler, SchedulerConfig,
     View,
 };
 
@@ -47,7 +47,7 @@ pub struct Replay {
     /// Slots of all layers together; raised to the fewest that a scheduler works with.
     pub n_slots: usize,
     /// What is kept.
-    pub policy: CachePolicy,
+    pub policy: PolicyName,
     /// Which guesses are read.
     pub lookahead: LookaheadConfig,
     /// Bytes of one expert.
@@ -74,7 +74,7 @@ impl Replay {
         Self {
             n_layers: trace.n_layers,
             n_slots,
-            policy: CachePolicy::Lru,
+            policy: PolicyName::default(),
             lookahead: LookaheadConfig::default(),
             record_bytes,
             merged_max: 1,
@@ -147,7 +147,7 @@ impl Replay {
             arena: Arena::new(self.n_slots.max(N_SLOTS_MIN), 1)?,
             store: Box::new(TimedStore::new(self.disk, layout, clock.clone())),
             predictor,
-            policy: self.policy,
+            policy: self.policy.into(),
             lookahead: self.lookahead,
             clock: Arc::new(clock.clone()),
         })?)

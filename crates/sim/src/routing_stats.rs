@@ -115,6 +115,39 @@ pub fn lru_hits(trace: &Trace, layer: LayerId, slots: usize, from: usize) -> f64
     share(hits, trace.n_tokens.saturating_sub(from) * trace.top_k)
 }
 
+/// The largest share that any cache of `slots` experts could reach that, as ours, keeps all experts of a token until
+/// the next: what is wanted last, or never again, goes first (Belady, 1966). Counted as [`lru_hits`] counts; fewer slots
+/// than a token has experts hold the first of them.
+pub fn belady_hits(trace: &Trace, layer: LayerId, slots: usize, from: usize) -> f64 {
+    const NEVER: usize = usize::MAX;
+    let (k, n_tokens) = (trace.top_k, trace.n_tokens);
+    // For each use the token that uses the expert next.
+    let mut next_use = vec![NEVER; n_tokens * k];
+    let mut upcoming = vec![NEVER; trace.n_experts];
+    for token in (0..n_tokens).rev() {
+        for (rank, &id) in trace.row(token, layer).iter().enumerate() {
+            next_use[token * k + rank] = std::mem::replace(&mut upcoming[usize::from(id)], token);
+        }
+    }
+    let mut kept: Vec<(u8, usize)> = Vec::new();
+    let mut hits = 0;
+    for token in 0..n_tokens {
+        let row = trace.row(token, layer);
+        let n_before = kept.len();
+        kept.retain(|(id, _)| !row.contains(id));
+        hits += if token >= from { n_before - kept.len() } else { 0 };
+        kept.sort_unstable_by_key(|&(_, next)| next);
+        kept.truncate(slots.saturating_sub(k));
+        kept.extend(row.iter().copied().zip(next_use[token * k..].iter().copied()).take(slots));
+    }
+    share(hits, n_tokens.saturating_sub(from) * k)
+}
+
+/// How much of the way from `worst` to `best` is `found`, in percent; 0 when there is no way.
+pub fn percent_of_gap(worst: f64, found: f64, best: f64) -> f64 {
+    if best > worst { 100.0 * (found - worst) / (best - worst) } else { 0.0 }
+}
+
 fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().filter(|id| b.contains(id)).count()
 }
@@ -184,6 +217,29 @@ mod tests {
         assert_eq!(lru_hits(&trace, LAYER, 4, 0), 4.0 / 8.0);
         assert_eq!(lru_hits(&trace, LAYER, 4, 2), 1.0);
         assert_eq!(lru_hits(&trace, LAYER, 0, 0), 0.0);
+    }
+
+    #[test]
+    fn who_knows_the_future_keeps_what_comes_next() {
+        let trace = trace("0 1 2 0 1 3 1 0");
+        assert_eq!(belady_hits(&trace, LAYER, 2, 0), 2.0 / 8.0);
+        assert_eq!(lru_hits(&trace, LAYER, 2, 0), 1.0 / 8.0);
+        assert_eq!(belady_hits(&trace, LAYER, 3, 0), 4.0 / 8.0);
+        assert_eq!(belady_hits(&trace, LAYER, 3, 6), 1.0);
+        assert_eq!(belady_hits(&trace, LAYER, 0, 0), 0.0);
+    }
+
+    #[test]
+    fn without_room_for_more_than_a_token_there_is_no_choice() {
+        let trace = trace("012 123 612 245");
+        assert_eq!(belady_hits(&trace, LAYER, 3, 0), lru_hits(&trace, LAYER, 3, 0));
+        assert_eq!(belady_hits(&trace, LAYER, 2, 0), lru_hits(&trace, LAYER, 2, 0));
+    }
+
+    #[test]
+    fn a_gap_is_measured_from_its_worse_end() {
+        assert_eq!(percent_of_gap(0.5, 0.75, 1.0), 50.0);
+        assert_eq!(percent_of_gap(0.5, 0.5, 0.5), 0.0);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use forerun_model::{Clock, Nanos};
-use forerun_scheduler::CachePolicy;
+use forerun_scheduler::PolicyName;
 use forerun_sim::{FlashProfile, Machine, Progress, ToyBackend, ToyModel, Workload};
 
 /// Virtual time of a run, and its hit rate.
@@ -28,7 +28,7 @@ fn a_cache_of_any_size_is_no_slower_than_none() {
         for depth in [1, 4] {
             let profile = FlashProfile { depth, bytes_per_second: 50_000_000, ..FlashProfile::calm() };
             let with = Machine { profile, compute: Nanos::from_micros(60), ..Machine::calm(n_slots) };
-            let without = Machine { policy: CachePolicy::KeepNone, ..with };
+            let without = Machine { policy: PolicyName::KeepNone, ..with };
             let ((cached, hits), (bare, no_hits)) = (run(&with, &workload), run(&without, &workload));
             assert!(no_hits == 0.0);
             let limit = bare + Nanos(bare.0 / 100);

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forerun_scheduler::{CachePolicy, SchedulerError, SchedulerStats};
+use forerun_scheduler::{PolicyName, SchedulerError, SchedulerStats};
 use forerun_sim::{
     Faults, FlashLog, FlashProfile, Guessing, Machine, Progress, Rig, RunError, ToyBackend, ToyModel,
     Workload,
@@ -77,7 +77,7 @@ impl Met {
         self.stats.guesses_used += stats.guesses_used;
         self.stats.bytes_wasted += stats.bytes_wasted;
         self.n_two_slots += u32::from(machine.n_slots == 2);
-        self.n_keep_none += u32::from(machine.policy == CachePolicy::KeepNone);
+        self.n_keep_none += u32::from(machine.policy == PolicyName::KeepNone);
     }
 
     fn assert_everything(&self) {

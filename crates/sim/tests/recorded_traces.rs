@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forerun_model::{Clock as _, LayerId, Nanos, Routing};
-use forerun_scheduler::CachePolicy;
+use forerun_scheduler::PolicyName;
 use forerun_sim::{FlashProfile, Guessing, Machine, Synthetic, ToyModel, Trace};
 
 /// The experts are toys, but as many as the trace's model has.
@@ -53,7 +53,7 @@ fn more_slots_mean_more_hits_and_fewer_bytes() {
 
 /// Virtual time of `n_tokens` tokens whose routings `route` makes, on a machine whose experts compute for a while.
 fn elapsed(
-    (model, policy, n_slots): (&ToyModel, CachePolicy, usize),
+    (model, policy, n_slots): (&ToyModel, PolicyName, usize),
     n_tokens: usize,
     mut route: impl FnMut(usize, LayerId, &mut Routing),
 ) -> Nanos {
@@ -84,7 +84,7 @@ fn a_cache_is_never_slower_than_no_cache() {
     for percent in [25, 50, 90, 110, 200] {
         let n_slots = n_per_token * percent / 100;
         for reuse_permille in [None, Some(0), Some(500), Some(1000)] {
-            let [cached, uncached] = [CachePolicy::Lru, CachePolicy::KeepNone].map(|policy| {
+            let [cached, uncached] = [PolicyName::Lru, PolicyName::KeepNone].map(|policy| {
                 let machine = (&model, policy, n_slots);
                 let Some(reuse_permille) = reuse_permille else {
                     return elapsed(machine, 400, |token, layer, routing| {

@@ -12,7 +12,7 @@ use forerun_compute::{
 };
 use forerun_decode::engine::bind_weights;
 use forerun_model::{Clock, ExpertId, LayerId, ModelShape, Position, Routing, Stage, SystemClock, TokenId};
-use forerun_scheduler::{CachePolicy, LookaheadConfig, N_SLOTS_MIN, NoPredictor, Scheduler, SchedulerConfig};
+use forerun_scheduler::{LookaheadConfig, N_SLOTS_MIN, NoPredictor, PolicyName, Scheduler, SchedulerConfig};
 use forerun_sim::{Guesses, Recording, TraceShape};
 use forerun_storage::{Catalog, FileStore, Gguf, PreadBackend, PreadConfig, Resident, ResidentMode};
 
@@ -231,7 +231,7 @@ fn scheduler(
         store: Box::new(FileStore::new(catalog, files.clone(), Box::new(reader))),
         predictor: Box::new(NoPredictor),
         lookahead: LookaheadConfig::default(),
-        policy: CachePolicy::Lru,
+        policy: PolicyName::Lru.into(),
         clock: Arc::clone(clock),
     })?)
 }

@@ -11,7 +11,7 @@ use forerun_compute::{
 use forerun_model::metadata::float;
 use forerun_model::names::{OUTPUT, TOKEN_EMBD};
 use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape, Nanos};
-use forerun_scheduler::{Blend, CachePolicy, LookaheadConfig, NoPredictor, Predictor, Recent, RouterAhead};
+use forerun_scheduler::{Blend, LookaheadConfig, NoPredictor, PolicyName, Predictor, Recent, RouterAhead};
 use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident, ResidentMode};
 
 use super::{PAGE_BYTES, TokenTraffic};
@@ -171,8 +171,8 @@ pub(super) fn header_bytes(gguf: &Gguf) -> u64 {
     gguf.tensors().len() as u64 * PER_TENSOR + gguf.metadata.entries().len() as u64 * PER_KEY
 }
 
-pub(super) fn policy(slots: SlotWish) -> CachePolicy {
-    if slots == SlotWish::PerLayer(0) { CachePolicy::KeepNone } else { CachePolicy::Lru }
+pub(super) fn policy(slots: SlotWish) -> PolicyName {
+    if slots == SlotWish::PerLayer(0) { PolicyName::KeepNone } else { PolicyName::default() }
 }
 
 /// Time that the probed disk, or what it is let give, takes for one expert.

@@ -17,13 +17,15 @@ struct Loop {
     lookahead: Lookahead,
     now: Nanos,
     n_asked: usize,
+    /// What a guess takes that nobody reckons with.
+    hidden: Nanos,
 }
 
 impl Loop {
     fn new(config: LookaheadConfig) -> Self {
         let mut lookahead = Lookahead::new(LookaheadConfig { read: Some(ms(4)), ..config });
         lookahead.record(LayerId(1), RECORD);
-        Self { lookahead, now: Nanos(0), n_asked: 0 }
+        Self { lookahead, now: Nanos(0), n_asked: 0, hidden: Nanos(0) }
     }
 
     /// A pass in which layer 1 is guessed to want `guessed` and wants `wanted`; what was admitted is read in time. Asking
@@ -51,6 +53,7 @@ impl Loop {
         lookahead.opened(LayerId(1), &[ExpertKey::new(1, wanted)], self.now);
         self.now = self.now + ms(1);
         lookahead.closed(Nanos(0), self.now);
+        self.now = self.now + if admitted.is_empty() { Nanos(0) } else { self.hidden };
         lookahead.end_pass(self.now);
         admitted.iter().map(|guess| guess.key.expert.0).collect()
     }
@@ -68,7 +71,7 @@ fn what_proves_right_is_read_and_what_proves_wrong_is_not() {
     let mut run = Loop::new(LookaheadConfig::default());
     (0..100).for_each(|_| drop(run.pass(&[7, 8], 7, Nanos(0))));
     assert_eq!(run.pass(&[7, 8], 7, Nanos(0)), [7]);
-    (0..100).for_each(|_| drop(run.pass(&[7, 8], 8, Nanos(0))));
+    (0..400).for_each(|_| drop(run.pass(&[7, 8], 8, Nanos(0))));
     assert_eq!(run.pass(&[7, 8], 8, Nanos(0)), [8]);
 }
 
@@ -118,16 +121,9 @@ fn a_later_guess_replaces_an_earlier_one() {
 #[test]
 fn a_change_of_mind_is_noted_with_its_reason() {
     let mut run = Loop::new(LookaheadConfig::default());
-    for _ in 0..600 {
-        // Whatever the gate thinks, passes with guesses are slower.
-        let before = run.n_asked;
-        run.pass(&[1], 1, Nanos(0));
-        let asked = run.n_asked > before;
-        run.lookahead.began = Some(Nanos(0));
-        run.lookahead.acted_in_pass = asked;
-        run.lookahead.end_pass(if asked { ms(30) } else { ms(20) });
-    }
+    run.hidden = ms(8);
+    (0..600).for_each(|_| drop(run.pass(&[1], 1, Nanos(0))));
     let changes = run.lookahead.changes();
     assert!(changes.iter().any(|change| change.choice == "off"), "{changes:?}");
-    assert!(changes[0].reason.contains("30.000 ms with guesses and 20.000 ms without"), "{changes:?}");
+    assert!(changes[0].reason.contains("20.000 ms with guesses and 12.000 ms without"), "{changes:?}");
 }

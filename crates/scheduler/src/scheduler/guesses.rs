@@ -5,7 +5,7 @@ use forerun_storage::Withdrawn;
 
 use super::{ROWS_GUESSED_MAX, Scheduler};
 use crate::lookahead::Change;
-use crate::plan::{Move, plan};
+use crate::plan::{Move, plan_guesses};
 use crate::slots::{Origin, Slots};
 use crate::{GUESSES_MAX, GuessInput, Listener, View};
 
@@ -105,7 +105,7 @@ impl Scheduler {
         if self.guesses.is_empty() {
             return;
         }
-        plan(&self.slots, &[], &self.guesses, &mut self.moves);
+        plan_guesses(&self.slots, &mut self.ranking, &self.guesses, &mut self.moves);
         for i in 0..self.moves.len() {
             let Move::Guess { key, slot } = self.moves[i] else { continue };
             match self.begin(key, slot, Origin::Guess) {

@@ -4,8 +4,8 @@ use super::{N_SLOTS_MIN, Scheduler};
 use crate::SchedulerError;
 
 impl Scheduler {
-    /// From now on uses `n_slots` slots at most, and gives the memory of the others back to the system: the longest
-    /// unused ones, as soon as nobody reads them. A scheduler never uses more slots again.
+    /// From now on uses `n_slots` slots at most, and gives the memory of the others back to the system: those
+    /// that are worth least, as soon as nobody reads them. A scheduler never uses more slots again.
     ///
     /// # Errors
     /// [`SchedulerError::TooFewSlots`].
@@ -23,8 +23,9 @@ impl Scheduler {
     /// Retires slots beyond the largest number that is allowed, as far as they are free.
     pub(super) fn retire_excess(&mut self) {
         while self.slots.len() > self.n_slots_max {
-            let free = self.slots.oldest_first().find(|(_, slot)| slot.is_free());
-            let Some((slot, row)) = free else { return };
+            let cheapest = self.ranking.victims(&self.slots, (&[], 1), |_| false, true);
+            let Some(&slot) = cheapest.first() else { return };
+            let row = self.slots.get(slot);
             if row.resident().is_some() {
                 self.stats.evictions += 1;
                 self.stats.bytes_wasted += row.unused_bytes();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::support::*;
 use forerun_arena::ReadLease;
 use forerun_model::{ExpertKey, LayerId, Routing};
-use forerun_scheduler::{CachePolicy, LookaheadConfig, NoPredictor, Predictor, Scheduler, Turn};
+use forerun_scheduler::{LookaheadConfig, NoPredictor, PolicyName, Predictor, Scheduler, Turn};
 use proptest::prelude::*;
 
 const N_LAYERS: u16 = 3;
@@ -20,7 +20,7 @@ struct World {
     top_k: usize,
     n_guesses: usize,
     fail_permille: u64,
-    policy: CachePolicy,
+    policy: PolicyName,
     gated: bool,
 }
 
@@ -39,7 +39,7 @@ impl World {
 
 fn worlds() -> impl Strategy<Value = World> {
     let sizes = (2usize..20, 1usize..6, 1usize..9, 1usize..5, 0usize..12);
-    let policy = prop_oneof![Just(CachePolicy::Lru), Just(CachePolicy::KeepNone)];
+    let policy = prop_oneof![Just(PolicyName::Lru), Just(PolicyName::KeepNone)];
     (any::<u64>(), sizes, prop_oneof![Just(0u64), 0u64..400], policy, any::<bool>()).prop_map(
         |(seed, (n_slots, depth, n_rows, top_k, n_guesses), fail_permille, policy, gated)| World {
             seed,
@@ -126,7 +126,7 @@ fn a_batch_whose_union_exceeds_the_slots_gets_the_right_bytes() {
     for n_slots in [top_k, top_k + 1] {
         for seed in 0..50 {
             let store = ChanceStore::new(seed, 3, N_EXPERTS);
-            let mut scheduler = scheduler(n_slots, store, Box::new(NoPredictor), CachePolicy::Lru);
+            let mut scheduler = scheduler(n_slots, store, Box::new(NoPredictor), PolicyName::Lru);
             let mut chance = Chance(seed);
             for step in 0..20u16 {
                 let routing = random_routing(&mut chance, 8, top_k, N_EXPERTS);
@@ -144,7 +144,7 @@ fn no_slot_is_ever_lost() {
     for seed in 0..100 {
         let store = ChanceStore::new(seed, 3, N_EXPERTS);
         let fail = store.fail.clone();
-        let mut scheduler = scheduler(6, store, Box::new(Wild(Chance(seed), 5)), CachePolicy::Lru);
+        let mut scheduler = scheduler(6, store, Box::new(Wild(Chance(seed), 5)), PolicyName::Lru);
         let mut chance = Chance(seed);
         fail.set(500);
         for step in 0..30u16 {

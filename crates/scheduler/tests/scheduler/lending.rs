@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forerun_arena::{Arena, ReadLease, WriteLease};
 use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets};
-use forerun_scheduler::{CachePolicy, LookaheadConfig, Scheduler, SchedulerConfig, SchedulerError};
+use forerun_scheduler::{LookaheadConfig, PolicyName, Scheduler, SchedulerConfig, SchedulerError};
 use forerun_storage::{ExpertStore, Fetched, Lent, Priority, Refused, StoreError, StoreStats, Withdrawn};
 
 use crate::support::*;
@@ -73,16 +73,16 @@ impl ExpertStore for Lender {
     }
 }
 
-fn lending(n_slots: usize, n_lent: u16, policy: CachePolicy) -> Scheduler {
+fn lending(n_slots: usize, n_lent: u16, policy: PolicyName) -> Scheduler {
     over(Lender { inner: ChanceStore::new(7, 4, 32), n_lent, changes: false }, n_slots, policy)
 }
 
-fn over(store: Lender, n_slots: usize, policy: CachePolicy) -> Scheduler {
+fn over(store: Lender, n_slots: usize, policy: PolicyName) -> Scheduler {
     let config = SchedulerConfig {
         arena: Arena::new(n_slots, 64).unwrap(),
         store: Box::new(store),
         predictor: Box::new(Told),
-        policy,
+        policy: policy.into(),
         lookahead: LookaheadConfig::open(),
         clock: Arc::new(Ticks::default()),
     };
@@ -91,7 +91,7 @@ fn over(store: Lender, n_slots: usize, policy: CachePolicy) -> Scheduler {
 
 #[test]
 fn lent_experts_are_hits_that_take_no_slot_and_no_read() {
-    let mut scheduler = lending(2, 32, CachePolicy::Lru);
+    let mut scheduler = lending(2, 32, PolicyName::Lru);
     for layer in [0, 1, 0] {
         let experts: Vec<u16> = (0..32).collect();
         let keys = run_layer(&mut scheduler, layer, &routing(&[&experts])).unwrap();
@@ -105,7 +105,7 @@ fn lent_experts_are_hits_that_take_no_slot_and_no_read() {
 
 #[test]
 fn lent_experts_come_first_and_the_others_through_slots() {
-    for policy in [CachePolicy::Lru, CachePolicy::KeepNone] {
+    for policy in [PolicyName::Lru, PolicyName::KeepNone] {
         let mut scheduler = lending(2, 4, policy);
         let keys = run_layer(&mut scheduler, 3, &routing(&[&[1, 9, 3], &[3, 5, 8]])).unwrap();
         let mut experts: Vec<u16> = keys.iter().map(|key| key.expert.0).collect();
@@ -119,7 +119,7 @@ fn lent_experts_come_first_and_the_others_through_slots() {
 
 #[test]
 fn what_can_be_lent_is_never_guessed() {
-    let mut scheduler = lending(4, 2, CachePolicy::Lru);
+    let mut scheduler = lending(4, 2, PolicyName::Lru);
     scheduler.offer(early(LayerId(0), 4, &[0.9, 0.8, 0.7, 0.0]));
     assert_eq!(scheduler.stats().guesses, 1, "the one that isn't lent");
     run_layer(&mut scheduler, 0, &routing(&[&[0, 1, 2]])).unwrap();
@@ -130,7 +130,7 @@ fn what_can_be_lent_is_never_guessed() {
 #[test]
 fn a_pass_over_experts_that_changed_fails_and_the_next_one_reads() {
     let store = Lender { inner: ChanceStore::new(7, 4, 32), n_lent: 32, changes: true };
-    let mut scheduler = over(store, 4, CachePolicy::Lru);
+    let mut scheduler = over(store, 4, PolicyName::Lru);
     run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap();
     let error = scheduler.end_pass().unwrap_err();
     assert!(matches!(error, SchedulerError::Lent { source: StoreError::Changed { .. } }), "{error}");
@@ -140,7 +140,7 @@ fn a_pass_over_experts_that_changed_fails_and_the_next_one_reads() {
 
 #[test]
 fn an_abandoned_turn_forgets_what_was_lent() {
-    let mut scheduler = lending(2, 32, CachePolicy::Lru);
+    let mut scheduler = lending(2, 32, PolicyName::Lru);
     let mut turn = scheduler.open_layer(LayerId(0), &routing(&[&[1, 2, 3]])).unwrap();
     let kept = turn.next_ready().unwrap().unwrap();
     drop(turn);
@@ -151,7 +151,7 @@ fn an_abandoned_turn_forgets_what_was_lent() {
 
 #[test]
 fn after_lending_has_ended_slots_are_used() {
-    let mut scheduler = lending(6, 32, CachePolicy::Lru);
+    let mut scheduler = lending(6, 32, PolicyName::Lru);
     run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap();
     scheduler.stop_lending();
     scheduler.shrink(3).unwrap();

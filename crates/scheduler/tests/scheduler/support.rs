@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forerun_arena::{Arena, WriteLease};
 use forerun_model::{Clock, ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, Guess, GuessInput, LookaheadConfig, Predictor, Scheduler, SchedulerConfig, SchedulerError,
+    Guess, GuessInput, LookaheadConfig, PolicyName, Predictor, Scheduler, SchedulerConfig, SchedulerError,
     Turn, View,
 };
 use forerun_storage::{
@@ -210,7 +210,7 @@ pub(crate) fn scheduler(
     n_slots: usize,
     store: ChanceStore,
     predictor: Box<dyn Predictor>,
-    policy: CachePolicy,
+    policy: PolicyName,
 ) -> Scheduler {
     gated(n_slots, store, predictor, policy, LookaheadConfig::open())
 }
@@ -219,13 +219,20 @@ pub(crate) fn gated(
     n_slots: usize,
     store: ChanceStore,
     predictor: Box<dyn Predictor>,
-    policy: CachePolicy,
+    policy: PolicyName,
     lookahead: LookaheadConfig,
 ) -> Scheduler {
     let arena = Arena::new(n_slots, 64).unwrap();
     let clock = Arc::new(Ticks::default());
-    Scheduler::new(SchedulerConfig { arena, store: Box::new(store), predictor, policy, lookahead, clock })
-        .unwrap()
+    Scheduler::new(SchedulerConfig {
+        arena,
+        store: Box::new(store),
+        predictor,
+        policy: policy.into(),
+        lookahead,
+        clock,
+    })
+    .unwrap()
 }
 
 /// What the router of `layer` says, asked after the mixer of the layer before.

@@ -6,11 +6,11 @@ use crate::support::*;
 use forerun_arena::{Arena, ReadLease, WriteLease};
 use forerun_model::{Clock, ExpertKey, LayerId, Nanos};
 use forerun_scheduler::{
-    CachePolicy, LookaheadConfig, NoPredictor, Scheduler, SchedulerConfig, SchedulerError, SchedulerStats,
+    LookaheadConfig, NoPredictor, PolicyName, Scheduler, SchedulerConfig, SchedulerError, SchedulerStats,
 };
 use forerun_storage::{ExpertStore, Fetched, Priority, Refused, StoreError, StoreStats, Withdrawn};
 
-fn plain(n_slots: usize, policy: CachePolicy) -> Scheduler {
+fn plain(n_slots: usize, policy: PolicyName) -> Scheduler {
     scheduler(n_slots, ChanceStore::new(1, 4, 32), Box::new(NoPredictor), policy)
 }
 
@@ -25,7 +25,7 @@ fn sorted(mut keys: Vec<ExpertKey>) -> Vec<ExpertKey> {
 
 #[test]
 fn hits_are_counted_and_cost_no_read() {
-    let mut scheduler = plain(8, CachePolicy::Lru);
+    let mut scheduler = plain(8, PolicyName::Lru);
     run_layer(&mut scheduler, 0, &routing(&[&[1, 2, 3]])).unwrap();
     let cold = scheduler.stats();
     let keys = run_layer(&mut scheduler, 0, &routing(&[&[3, 4, 1]])).unwrap();
@@ -40,7 +40,7 @@ fn hits_are_counted_and_cost_no_read() {
 
 #[test]
 fn hits_come_before_reads() {
-    let mut scheduler = plain(8, CachePolicy::Lru);
+    let mut scheduler = plain(8, PolicyName::Lru);
     run_layer(&mut scheduler, 0, &routing(&[&[7]])).unwrap();
     let keys = run_layer(&mut scheduler, 0, &routing(&[&[1, 2, 7]])).unwrap();
     assert_eq!(keys[0], key(0, 7));
@@ -48,7 +48,7 @@ fn hits_come_before_reads() {
 
 #[test]
 fn an_expert_that_comes_back_is_counted_as_read_again() {
-    let mut scheduler = plain(2, CachePolicy::Lru);
+    let mut scheduler = plain(2, PolicyName::Lru);
     for _ in 0..2 {
         run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap();
         run_layer(&mut scheduler, 0, &routing(&[&[3, 4]])).unwrap();
@@ -60,7 +60,7 @@ fn an_expert_that_comes_back_is_counted_as_read_again() {
 #[test]
 fn a_scan_over_all_experts_runs_in_two_slots() {
     let all: Vec<u16> = (0..32).collect();
-    for policy in [CachePolicy::Lru, CachePolicy::KeepNone] {
+    for policy in [PolicyName::Lru, PolicyName::KeepNone] {
         let mut scheduler = plain(2, policy);
         for layer in 0..3 {
             let keys = run_layer(&mut scheduler, layer, &routing(&[&all])).unwrap();
@@ -71,7 +71,7 @@ fn a_scan_over_all_experts_runs_in_two_slots() {
 
 #[test]
 fn keep_none_keeps_nothing() {
-    let mut scheduler = plain(16, CachePolicy::KeepNone);
+    let mut scheduler = plain(16, PolicyName::KeepNone);
     for _ in 0..3 {
         run_layer(&mut scheduler, 0, &routing(&[&[1, 2, 3]])).unwrap();
         assert_eq!(scheduler.residents().count(), 0);
@@ -82,7 +82,7 @@ fn keep_none_keeps_nothing() {
 
 #[test]
 fn a_caller_who_keeps_every_slot_hears_of_it_and_can_go_on() {
-    for policy in [CachePolicy::Lru, CachePolicy::KeepNone] {
+    for policy in [PolicyName::Lru, PolicyName::KeepNone] {
         let mut scheduler = plain(3, policy);
         let mut turn = scheduler.open_layer(LayerId(0), &routing(&[&[1, 2, 3, 4, 5]])).unwrap();
         let mut kept: Vec<(ExpertKey, ReadLease)> = Vec::new();
@@ -107,7 +107,7 @@ fn a_caller_who_keeps_every_slot_hears_of_it_and_can_go_on() {
 fn a_failed_read_names_its_expert_and_costs_no_slot() {
     let store = ChanceStore::new(3, 4, 32);
     let fail = store.fail.clone();
-    let mut scheduler = scheduler(3, store, Box::new(NoPredictor), CachePolicy::Lru);
+    let mut scheduler = scheduler(3, store, Box::new(NoPredictor), PolicyName::Lru);
     for _ in 0..10 {
         fail.set(1000);
         let error = run_layer(&mut scheduler, 0, &routing(&[&[1, 2, 3]])).unwrap_err();
@@ -124,7 +124,7 @@ fn a_failed_read_names_its_expert_and_costs_no_slot() {
 fn a_turn_can_be_asked_again_after_a_failure() {
     let store = ChanceStore::new(4, 2, 32);
     let fail = store.fail.clone();
-    let mut scheduler = scheduler(2, store, Box::new(NoPredictor), CachePolicy::Lru);
+    let mut scheduler = scheduler(2, store, Box::new(NoPredictor), PolicyName::Lru);
     let mut turn = scheduler.open_layer(LayerId(0), &routing(&[&[1, 2, 3, 4]])).unwrap();
     fail.set(1000);
     for _ in 0..5 {
@@ -138,7 +138,7 @@ fn a_turn_can_be_asked_again_after_a_failure() {
 fn a_read_that_was_doomed_before_the_turn_is_tried_once_more() {
     let store = ChanceStore::new(5, 8, 32);
     let fail = store.fail.clone();
-    let mut scheduler = scheduler(8, store, Box::new(NoPredictor), CachePolicy::Lru);
+    let mut scheduler = scheduler(8, store, Box::new(NoPredictor), PolicyName::Lru);
     drop(scheduler.open_layer(LayerId(0), &routing(&[&[1, 2, 3]])).unwrap());
     let turn = scheduler.open_layer(LayerId(0), &routing(&[&[1, 2, 3]])).unwrap();
     fail.set(1000);
@@ -151,7 +151,7 @@ fn a_read_that_was_doomed_before_the_turn_is_tried_once_more() {
 
 #[test]
 fn an_abandoned_turn_leaves_its_reads_for_later() {
-    let mut scheduler = plain(8, CachePolicy::Lru);
+    let mut scheduler = plain(8, PolicyName::Lru);
     drop(scheduler.open_layer(LayerId(0), &routing(&[&[1, 2, 3]])).unwrap());
     let keys = run_layer(&mut scheduler, 0, &routing(&[&[1, 2, 3]])).unwrap();
     assert_eq!(keys.len(), 3);
@@ -161,7 +161,7 @@ fn an_abandoned_turn_leaves_its_reads_for_later() {
 
 #[test]
 fn a_guess_becomes_a_demand_without_a_second_read() {
-    let mut scheduler = scheduler(8, ChanceStore::new(6, 8, 4), Box::new(Told), CachePolicy::Lru);
+    let mut scheduler = scheduler(8, ChanceStore::new(6, 8, 4), Box::new(Told), PolicyName::Lru);
     let mut turn = scheduler.open_layer(LayerId(0), &routing(&[&[0, 1]])).unwrap();
     turn.offer(early(LayerId(1), 4, &[0.0, 0.9, 0.8, 0.7]));
     pull_all(turn).unwrap();
@@ -180,7 +180,7 @@ fn a_guess_becomes_a_demand_without_a_second_read() {
 
 #[test]
 fn guesses_are_read_between_turns_too_and_dropped_when_their_layer_opens() {
-    let mut scheduler = scheduler(4, ChanceStore::new(7, 1, 4), Box::new(Told), CachePolicy::Lru);
+    let mut scheduler = scheduler(4, ChanceStore::new(7, 1, 4), Box::new(Told), PolicyName::Lru);
     scheduler.offer(early(LayerId(0), 4, &[0.9, 0.8, 0.7, 0.0]));
     assert_eq!(scheduler.stats().guesses, 1, "the store takes one read at a time");
     run_layer(&mut scheduler, 0, &routing(&[&[3]])).unwrap();
@@ -189,7 +189,7 @@ fn guesses_are_read_between_turns_too_and_dropped_when_their_layer_opens() {
 
 #[test]
 fn a_guess_of_an_expert_that_does_not_exist_is_dropped() {
-    let mut scheduler = scheduler(4, ChanceStore::new(8, 4, 2), Box::new(Told), CachePolicy::Lru);
+    let mut scheduler = scheduler(4, ChanceStore::new(8, 4, 2), Box::new(Told), PolicyName::Lru);
     scheduler.offer(early(LayerId(0), 4, &[0.0, 0.9, 0.8, 0.7]));
     let stats = scheduler.stats();
     assert_eq!((stats.guesses, scheduler.n_loading()), (1, 1));
@@ -198,7 +198,7 @@ fn a_guess_of_an_expert_that_does_not_exist_is_dropped() {
 
 #[test]
 fn an_expert_that_does_not_exist_is_an_error_and_the_next_turn_works() {
-    let mut scheduler = plain(4, CachePolicy::Lru);
+    let mut scheduler = plain(4, PolicyName::Lru);
     let error = run_layer(&mut scheduler, 0, &routing(&[&[1, 99]])).unwrap_err();
     assert!(matches!(error, SchedulerError::Fetch { key: k, .. } if k == key(0, 99)));
     assert_eq!(run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap().len(), 2);
@@ -208,14 +208,14 @@ fn an_expert_that_does_not_exist_is_an_error_and_the_next_turn_works() {
 fn a_store_that_never_finishes_is_an_error_and_no_hang() {
     let mut store = ChanceStore::new(9, 4, 32);
     store.silent = true;
-    let mut scheduler = scheduler(4, store, Box::new(NoPredictor), CachePolicy::Lru);
+    let mut scheduler = scheduler(4, store, Box::new(NoPredictor), PolicyName::Lru);
     let error = run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap_err();
     assert!(matches!(error, SchedulerError::StoreStuck { n_loading: 2 }));
 }
 
 #[test]
 fn a_store_that_never_takes_anything_is_an_error_and_no_hang() {
-    let mut scheduler = scheduler(4, ChanceStore::new(10, 0, 32), Box::new(NoPredictor), CachePolicy::Lru);
+    let mut scheduler = scheduler(4, ChanceStore::new(10, 0, 32), Box::new(NoPredictor), PolicyName::Lru);
     let error = run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap_err();
     assert!(matches!(error, SchedulerError::StoreStuck { n_loading: 0 }));
 }
@@ -226,7 +226,7 @@ fn one_slot_is_too_few() {
         arena: Arena::new(1, 64).unwrap(),
         store: Box::new(ChanceStore::new(11, 1, 1)),
         predictor: Box::new(NoPredictor),
-        policy: CachePolicy::Lru,
+        policy: PolicyName::Lru.into(),
         lookahead: LookaheadConfig::default(),
         clock: Arc::new(Ticks::default()),
     };
@@ -236,7 +236,7 @@ fn one_slot_is_too_few() {
 
 #[test]
 fn sleeping_is_counted_as_stall() {
-    let mut scheduler = plain(4, CachePolicy::Lru);
+    let mut scheduler = plain(4, PolicyName::Lru);
     run_layer(&mut scheduler, 0, &routing(&[&[1, 2]])).unwrap();
     let SchedulerStats { stall, .. } = scheduler.stats();
     assert!(stall > Nanos(0), "nothing was there, so the caller slept");
@@ -287,7 +287,7 @@ fn a_look_that_takes_time_and_brings_something_is_counted_as_stall() {
         arena: Arena::new(4, 64).unwrap(),
         store: Box::new(store),
         predictor: Box::new(NoPredictor),
-        policy: CachePolicy::Lru,
+        policy: PolicyName::Lru.into(),
         lookahead: LookaheadConfig::default(),
         clock: clock.clone(),
     })
@@ -303,7 +303,7 @@ fn a_look_that_takes_time_and_brings_something_is_counted_as_stall() {
 fn reads_that_bring_nothing_are_neither_read_before_nor_used() {
     let store = ChanceStore::new(3, 8, 32);
     let fail = store.fail.clone();
-    let mut scheduler = scheduler(8, store, Box::new(Told), CachePolicy::Lru);
+    let mut scheduler = scheduler(8, store, Box::new(Told), PolicyName::Lru);
     fail.set(1000);
     let mut turn = scheduler.open_layer(LayerId(0), &routing(&[&[1, 2, 3]])).unwrap();
     (0..20).for_each(|_| drop(turn.next_ready()));
@@ -328,7 +328,7 @@ fn reads_that_bring_nothing_are_neither_read_before_nor_used() {
 fn a_guess_that_is_wanted_while_it_loads_was_used() {
     let mut store = ChanceStore::new(6, 8, 4);
     store.never_early = true;
-    let mut scheduler = scheduler(8, store, Box::new(Told), CachePolicy::Lru);
+    let mut scheduler = scheduler(8, store, Box::new(Told), PolicyName::Lru);
     scheduler.offer(early(LayerId(0), 4, &[0.9, 0.0, 0.0, 0.0]));
     run_layer(&mut scheduler, 0, &routing(&[&[0]])).unwrap();
     let stats = scheduler.stats();
@@ -340,7 +340,7 @@ fn a_guess_that_is_wanted_while_it_loads_was_used() {
 /// Case 89: after the slots were made fewer, no miss brings them back.
 #[test]
 fn a_scheduler_that_was_shrunk_stays_small() {
-    let mut scheduler = scheduler(12, ChanceStore::new(5, 4, 32), Box::new(NoPredictor), CachePolicy::Lru);
+    let mut scheduler = scheduler(12, ChanceStore::new(5, 4, 32), Box::new(NoPredictor), PolicyName::Lru);
     for layer in 0..4 {
         run_layer(&mut scheduler, layer, &routing(&[&[1, 2, 3, 4]])).unwrap();
     }
