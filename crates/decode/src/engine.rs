@@ -15,6 +15,7 @@ use crate::DecodeError;
 use crate::config::EngineConfig;
 use crate::io::{self, Disk};
 use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
+use crate::observe::RoutingObserver;
 use crate::sampler::SamplerConfig;
 use crate::step::StepLoop;
 use crate::telemetry::Decision;
@@ -160,6 +161,11 @@ impl Engine {
             rows: Vec::new(),
             epoch: 0,
         })
+    }
+
+    /// From now on `observer` hears what routers say in every step, or nobody does. Its memory is the caller's affair.
+    pub fn watch(&mut self, observer: Option<Box<dyn RoutingObserver>>) {
+        self.steps.watch(observer);
     }
 
     /// Runs one step over consecutive text tokens that follow `past` ones and accepts them. The logits that are wanted

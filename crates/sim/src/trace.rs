@@ -1,7 +1,7 @@
 //! A recorded routing: what a real model's routers chose, and what they guessed before.
 
 use forerun_model::{ExpertId, LayerId, Routing};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Guesses, TraceError};
 
@@ -22,7 +22,7 @@ pub struct TraceShape {
 }
 
 /// Tokens of a trace that belong together: one text, or one answer.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Document {
     /// Where they come from.
     pub source: String,
@@ -50,7 +50,7 @@ pub struct Trace {
     /// What it guessed after that whole layer, or on the embedding.
     pub prev_out: Option<Guesses>,
     /// `[n_tokens, n_layers, top_k]`.
-    ids: Vec<u8>,
+    pub(crate) ids: Vec<u8>,
 }
 
 /// The part of a header that matters here.
