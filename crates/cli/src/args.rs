@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use copy::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs, VerifyArgs};
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
-pub(crate) use measure::{BenchArgs, PerplexityArgs};
+pub(crate) use measure::{BenchArgs, PerplexityArgs, TraceArgs};
 
 use crate::pull::{Wish, revision};
 
@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Pull(PullArgs),
     /// Measures the disk of a model file.
     Probe(ProbeArgs),
+    /// Records which experts a model uses, and what its routers guess one layer ahead.
+    Trace(TraceArgs),
 }
 
 /// What every command that runs a model takes.

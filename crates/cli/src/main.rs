@@ -18,6 +18,7 @@ mod progress;
 mod pull;
 mod run;
 mod say;
+mod trace;
 mod verify;
 
 use std::error::Error;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::verify(args),
         Command::Pull(args) => pull::pull(args),
         Command::Probe(args) => probe::run(args),
+        Command::Trace(args) => trace::trace(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

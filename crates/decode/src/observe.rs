@@ -1,8 +1,8 @@
 //! Watching routers at work: what they choose, and what they say ahead of their turn.
 
-use forerun_compute::Row;
+pub use forerun_compute::Row;
 use forerun_model::{LayerId, Routing};
-use forerun_scheduler::{GuessInput, View};
+pub use forerun_scheduler::{GuessInput, View};
 
 /// Hears what routers say in every step. It is asked nothing that could change a result or a schedule, so what it
 /// hears is what happens without it.

@@ -79,7 +79,8 @@ impl Recording {
     /// Mean weight of the experts of `rank`, over tokens and layers.
     #[expect(clippy::cast_precision_loss, reason = "far fewer weights than 2^52")]
     pub fn weight(&self, rank: usize) -> f64 {
-        let weights = self.columns[WEIGHTS].chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f64());
+        let weights =
+            self.columns[WEIGHTS].chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f64());
         let n_rows = weights.len() / self.shape.top_k;
         weights.skip(rank).step_by(self.shape.top_k).sum::<f64>() / n_rows.max(1) as f64
     }
@@ -145,6 +146,9 @@ impl<W: Write> Recording<W> {
     }
 
     /// The header of what was recorded, whose arrays are the [columns](Self::into_columns), one after the other.
+    ///
+    /// # Panics
+    /// Never: numbers and texts become JSON.
     pub fn header(&self, kind: &str, documents: &[Document]) -> Vec<u8> {
         let TraceShape { n_layers, n_experts, top_k } = self.shape;
         let (n, predicted) = (self.n_tokens, self.shape.n_predicted());

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::ModelArgs;
+use forerun_sim::trace::TOKENS_MAX as TRACE_TOKENS_MAX;
+
+use super::{ModelArgs, SamplingArgs};
 
 /// `--ctx` of `perplexity`, whose default is not that of other commands.
 const WINDOW_HELP: &str =
@@ -50,4 +52,45 @@ pub(crate) struct BenchArgs {
     /// Prints one JSON object with the medians and the telemetry, in place of the table
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A text is read as it is; an answer to a prompt is recorded without the prompt.
+#[derive(Clone, Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+
+    /// The trace's name: a header with `.json` and the arrays with `.bin`
+    #[arg(short, long, value_name = "FILE", default_value = "trace")]
+    pub(crate) out: PathBuf,
+
+    /// Most tokens to record; default: the whole text, or the whole answer
+    #[arg(long, value_name = "N", value_parser = tokens)]
+    pub(crate) tokens: Option<usize>,
+
+    /// Replaces a trace that is there
+    #[arg(short, long)]
+    pub(crate) force: bool,
+
+    /// Prints one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// A prompt whose answer is recorded
+    #[arg(short = 'p', long, value_name = "TEXT", group = "what")]
+    pub(crate) prompt: Option<String>,
+
+    /// A text to read, as UTF-8, in windows of the context
+    #[arg(group = "what")]
+    pub(crate) text: Option<PathBuf>,
+}
+
+/// At least one, and no more than a trace may have.
+fn tokens(text: &str) -> Result<usize, String> {
+    let tokens = text.parse().ok().filter(|tokens| (1..=TRACE_TOKENS_MAX).contains(tokens));
+    tokens.ok_or_else(|| format!("`{text}` is no number from 1 to {TRACE_TOKENS_MAX}"))
 }
