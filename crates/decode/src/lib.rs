@@ -26,7 +26,7 @@ pub mod text;
 
 pub use bench::{Bench, BenchEvent, Pass};
 pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource};
-pub use engine::{Engine, Logits, Parts, TokenTraffic};
+pub use engine::{Engine, Logits, Outlook, Parts, TokenTraffic};
 pub use error::DecodeError;
 pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};
 pub use memory_plan::{MemoryPlan, SlotWish, bytes_text, parse_bytes};
