@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use copy::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs, VerifyArgs};
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
-pub(crate) use measure::{BenchArgs, PerplexityArgs, TraceArgs};
+pub(crate) use measure::{BenchArgs, DiskWish, PerplexityArgs, PlanArgs, TraceArgs};
 
 use crate::pull::{Wish, revision};
 
@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Probe(ProbeArgs),
     /// Records which experts a model uses, and what its routers guess one layer ahead.
     Trace(TraceArgs),
+    /// Says what speed to expect of a model, for a range of memory, and which to choose.
+    Plan(PlanArgs),
 }
 
 /// What every command that runs a model takes.

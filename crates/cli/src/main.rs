@@ -13,6 +13,7 @@ mod interrupt;
 mod load;
 mod pack;
 mod perplexity;
+mod plan;
 mod probe;
 mod progress;
 mod pull;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Pull(args) => pull::pull(args),
         Command::Probe(args) => probe::run(args),
         Command::Trace(args) => trace::trace(args),
+        Command::Plan(args) => plan::plan(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::{env, fs};
 
 use forerun_model::{ExpertId, ExpertKey, LayerId, Routing, Stage};
-use forerun_scheduler::{Guess, GuessInput, NoPredictor, Predictor, View};
+use forerun_scheduler::{Guess, GuessInput, Predictor, View};
 use forerun_sim::disks::DISKS;
 use forerun_sim::{Compute, Disk, Replay, ReplayReport, Trace};
 
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         replay.n_tokens
     );
     println!("predictor     tok/s    hits  recall  precision  MB a token  wasted  overlap");
-    row("none", replay.run(&trace, Box::new(NoPredictor))?);
+    row("none", replay.on_demand(&trace)?);
     row("transition", replay.run(&trace, Box::new(Transition::default()))?);
     row("oracle", replay.oracle(&trace)?);
     Ok(())

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use forerun_arena::Arena;
 use forerun_model::{Clock as _, LayerId, Nanos, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, GuessInput, Listener, N_SLOTS_MIN, Predictor, Scheduler, SchedulerConfig, View,
+    CachePolicy, GuessInput, Listener, N_SLOTS_MIN, NoPredictor, Predictor, Scheduler, SchedulerConfig, View,
 };
 
 pub use compute::{Compute, Shares};
@@ -115,6 +115,14 @@ impl Replay {
             stats: scheduler.stats().since(&before),
             disk_bytes_per_second: self.disk.bytes_per_second,
         })
+    }
+
+    /// Runs `trace` with nobody guessing.
+    ///
+    /// # Errors
+    /// [`RunError`] when the slots can't be had.
+    pub fn on_demand(&self, trace: &Trace) -> Result<ReplayReport, RunError> {
+        self.run(trace, Box::new(NoPredictor))
     }
 
     /// Runs `trace` with a predictor that always knows the next layer's experts, and nothing of the one behind it: what

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use forerun_sim::Disk;
+use forerun_sim::disks::DISKS;
 use forerun_sim::trace::TOKENS_MAX as TRACE_TOKENS_MAX;
 
-use super::{ModelArgs, SamplingArgs};
+use super::{ModelArgs, SamplingArgs, parse_rate};
 
 /// `--ctx` of `perplexity`, whose default is not that of other commands.
 const WINDOW_HELP: &str =
@@ -93,4 +95,49 @@ pub(crate) struct TraceArgs {
 fn tokens(text: &str) -> Result<usize, String> {
     let tokens = text.parse().ok().filter(|tokens| (1..=TRACE_TOKENS_MAX).contains(tokens));
     tokens.ok_or_else(|| format!("`{text}` is no number from 1 to {TRACE_TOKENS_MAX}"))
+}
+
+/// Nothing is loaded and nothing runs: the model's header, a recorded routing, a disk and a computer say it all.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// ufs4, ufs4-hot, apple, apple-max, nvme, sata, vm, or a rate such as 2GB/s; default: as `probe` found it
+    #[arg(long, value_name = "NAME|RATE", value_parser = disk)]
+    pub(crate) disk: Option<DiskWish>,
+
+    /// Tokens a second with every expert in memory; default: estimated from the threads
+    #[arg(long, value_name = "TOK/S", value_parser = speed)]
+    pub(crate) compute: Option<f64>,
+
+    /// A recorded routing; default: one that the program carries
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Prints one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A disk that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskWish {
+    Named(Disk),
+    Rate(u64),
+}
+
+fn disk(text: &str) -> Result<DiskWish, String> {
+    if let Some(disk) = Disk::named(text) {
+        return Ok(DiskWish::Named(disk));
+    }
+    let names = || DISKS.iter().map(|disk| disk.name).collect::<Vec<_>>().join(", ");
+    let rate = parse_rate(text)
+        .map_err(|_| format!("`{text}` is neither a rate such as 2GB/s nor one of {}", names()));
+    Ok(DiskWish::Rate(rate?.get()))
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse().ok().filter(|speed: &f64| speed.is_finite() && *speed > 0.0);
+    speed.ok_or_else(|| format!("`{text}` is no number of tokens a second; write for example 12.5"))
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forerun_model::{Clock, ModelShape, SystemClock};
+use forerun_scheduler::CachePolicy;
 
 use super::opening::Opening;
 use super::{TokenTraffic, parts};
@@ -58,8 +59,8 @@ impl Outlook {
         &self.decisions
     }
 
-    /// Whether nothing is kept after use.
-    pub fn keeps_none(&self) -> bool {
-        parts::policy(self.config.slots) == forerun_scheduler::CachePolicy::KeepNone
+    /// What happens to an expert that was used.
+    pub fn policy(&self) -> CachePolicy {
+        parts::policy(self.config.slots)
     }
 }
