@@ -6,7 +6,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use forerun_arena::{Arena, WriteLease};
 use forerun_model::{ExpertKey, LayerId, Nanos, PartOffsets, Routing, SystemClock};
-use forerun_scheduler::{CachePolicy, NoPredictor, Scheduler, SchedulerConfig};
+use forerun_scheduler::{CachePolicy, LookaheadConfig, NoPredictor, Scheduler, SchedulerConfig};
 use forerun_sim::Synthetic;
 use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
 
@@ -56,6 +56,7 @@ fn scheduler(n_slots: usize) -> Scheduler {
         arena: Arena::new(n_slots, 1).expect("slots of one page fit"),
         store: Box::new(AtOnce::default()),
         predictor: Box::new(NoPredictor),
+        lookahead: LookaheadConfig::default(),
         policy: CachePolicy::Lru,
         clock: Arc::new(SystemClock::new()),
     };

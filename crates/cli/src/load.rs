@@ -53,6 +53,8 @@ pub(crate) fn engine_config(model: &ModelArgs) -> Result<EngineConfig, Box<dyn E
     config.slots = model.slots.map_or(SlotWish::Fill, SlotWish::PerLayer);
     config.io = model.io.into();
     config.verify_reads = model.verify_reads;
+    config.predictor = model.predictor.into();
+    config.lookahead = model.lookahead.0;
     config.disk_limit = model.disk_limit;
     config.probe =
         Some(DiskProbe { folder: cache_folder(), unix_seconds: unix_seconds(), seed: random_seed() });

@@ -39,6 +39,8 @@ struct Row {
     bytes_per_token: f64,
     stall_ms_per_token: f64,
     tokens_per_second: f64,
+    /// Without guesses.
+    tokens_per_second_on_demand: f64,
     /// If the next layer's experts were always known one layer ahead.
     tokens_per_second_at_most: f64,
     overlap_efficiency: f64,
@@ -98,11 +100,13 @@ fn row(outlook: &Outlook, assumed: &Assumed, budget: u64) -> Result<Row, Box<dyn
         // The trace's experts share the slots as the model's own would.
         n_slots: n_slots * assumed.trace.n_experts / shape.moe.n_experts,
         policy: outlook.policy(),
+        lookahead: outlook.lookahead(assumed.disk.transfer(assumed.record_bytes)),
         n_warm: N_WARM,
         n_tokens: N_TOKENS,
         ..Replay::of(&assumed.trace, 0, assumed.record_bytes, assumed.disk, assumed.compute)
     };
-    let report = replay.on_demand(&assumed.trace)?;
+    let on_demand = replay.on_demand(&assumed.trace)?;
+    let report = replay.run(&assumed.trace, outlook.predictor())?;
     let at_most = replay.oracle(&assumed.trace)?;
     #[expect(clippy::cast_precision_loss, reason = "few slots, layers and tokens")]
     let (slots_per_layer, n_tokens) = (n_slots as f64 / shape.n_layers() as f64, N_TOKENS as f64);
@@ -114,6 +118,7 @@ fn row(outlook: &Outlook, assumed: &Assumed, budget: u64) -> Result<Row, Box<dyn
         bytes_per_token: report.bytes_per_token(),
         stall_ms_per_token: report.stall().as_millis_f64() / n_tokens,
         tokens_per_second: report.tokens_per_second(),
+        tokens_per_second_on_demand: on_demand.tokens_per_second(),
         tokens_per_second_at_most: at_most.tokens_per_second().max(report.tokens_per_second()),
         overlap_efficiency: report.overlap_efficiency(),
     })
@@ -137,18 +142,19 @@ fn write(out: &mut impl Write, said: &[Assumption], rows: &[Row], advice: &Advic
     for Assumption { what, value, reason } in said {
         writeln!(out, "{what}: {value} ({reason})")?;
     }
-    writeln!(out, "\n    memory  slots/layer   hits  read/token  waiting   tok/s  at most")?;
+    writeln!(out, "\n    memory  slots/layer   hits  read/token  waiting   tok/s  no guesses  at most")?;
     for row in rows {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes for people")]
         let read = bytes_text(row.bytes_per_token as u64);
         writeln!(
             out,
-            "{:>10}  {:>11.1}  {:>4.0}%  {read:>10}  {:>4.0} ms  {:>6.2}  {:>7.2}{}",
+            "{:>10}  {:>11.1}  {:>4.0}%  {read:>10}  {:>4.0} ms  {:>6.2}  {:>10.2}  {:>7.2}{}",
             bytes_text(row.budget_bytes),
             row.slots_per_layer,
             100.0 * row.hit_rate,
             row.stall_ms_per_token,
             row.tokens_per_second,
+            row.tokens_per_second_on_demand,
             row.tokens_per_second_at_most,
             if row.budget_bytes == advice.memory { "  <" } else { "" },
         )?;

@@ -53,6 +53,19 @@ impl IoChoice {
     }
 }
 
+/// Who guesses which experts to read ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PredictorChoice {
+    /// The routers of the layers to come (LES).
+    RouterAhead,
+    /// What the token before wanted.
+    Recent,
+    /// Both.
+    Blend,
+    /// Nobody.
+    None,
+}
+
 /// How a model's disk is measured.
 #[derive(Clone, Debug)]
 pub struct DiskProbe {
@@ -97,6 +110,10 @@ pub struct EngineConfig {
     pub probe: Option<DiskProbe>,
     /// Most bytes of experts a second, to stand for another device's flash.
     pub disk_limit: Option<NonZeroU64>,
+    /// Who guesses which experts to read ahead.
+    pub predictor: PredictorChoice,
+    /// Most guesses of a layer that are read, 0 for none; `None`: the scheduler decides.
+    pub lookahead: Option<usize>,
     /// Whether every expert that is read is compared with its checksum, which packed files have.
     pub verify_reads: bool,
     /// What computes.
@@ -122,6 +139,8 @@ impl EngineConfig {
             io: IoChoice::Auto,
             probe: None,
             disk_limit: None,
+            predictor: PredictorChoice::RouterAhead,
+            lookahead: None,
             verify_reads: false,
             backend: BackendChoice::Cpu,
             n_threads: None,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forerun_compute::{Backend, Row, SequenceIdx, Step, StepOutput};
 use forerun_model::{Clock, ModelShape, Position, SystemClock, TokenId};
-use forerun_scheduler::{NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
+use forerun_scheduler::{LookaheadConfig, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
 use forerun_storage::{Resident, StoreStats};
 
 use crate::DecodeError;
@@ -71,15 +71,17 @@ impl TokenTraffic {
 pub struct Parts {
     /// A scheduler with its slots and store; `None`: made as the configuration and the plan say.
     pub scheduler: Option<Scheduler>,
-    /// Who guesses.
-    pub predictor: Box<dyn Predictor>,
+    /// Who guesses; `None`: whom the configuration names.
+    pub predictor: Option<Box<dyn Predictor>>,
+    /// Which guesses are read; `None`: as the configuration says.
+    pub lookahead: Option<LookaheadConfig>,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        Self { scheduler: None, predictor: Box::new(NoPredictor), clock: Arc::new(SystemClock::new()) }
+        Self { scheduler: None, predictor: None, lookahead: None, clock: Arc::new(SystemClock::new()) }
     }
 }
 
@@ -116,13 +118,17 @@ impl Engine {
         let Opening { resident, weights, traffic, n_threads, io, .. } = opening;
         let disk = io.disk.clone();
         let backend = parts::backend(config, weights, &plan, n_threads, &mut decisions)?;
-        let Parts { scheduler, predictor, clock } = own;
+        let Parts { scheduler, predictor, lookahead, clock } = own;
+        let read = parts::read_time(&shape, &disk, &catalog);
+        let lookahead = lookahead.unwrap_or_else(|| parts::lookahead(config, read, &mut decisions));
+        let predictor = predictor.unwrap_or_else(|| parts::predictor(config.predictor));
         let scheduler = match scheduler {
             Some(scheduler) => scheduler,
             None => Scheduler::new(SchedulerConfig {
                 arena: parts::arena(&plan, catalog.slot_bytes(io.align_bytes), &mut decisions)?,
                 store: parts::store(&plan, catalog, &gguf, io, &clock, &mut decisions)?,
                 predictor,
+                lookahead,
                 policy: parts::policy(config.slots),
                 clock: Arc::clone(&clock),
             })?,
@@ -296,7 +302,9 @@ impl Engine {
 
     /// What was decided automatically, and why, with what the system has decided otherwise since.
     pub fn decisions(&self) -> Vec<Decision> {
-        self.decisions.iter().cloned().chain(self.disk.fallback()).collect()
+        let changes = self.scheduler.changes().iter();
+        let changes = changes.map(|c| Decision::new("lookahead", &c.choice, c.reason.clone()));
+        self.decisions.iter().cloned().chain(self.disk.fallback()).chain(changes).collect()
     }
 
     /// What the disk gives and is let give.

@@ -25,9 +25,11 @@ pub mod telemetry;
 pub mod text;
 
 pub use bench::{Bench, BenchEvent, Pass};
-pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource};
+pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource, PredictorChoice};
 pub use engine::{Engine, Logits, Outlook, Parts, TokenTraffic};
 pub use error::DecodeError;
+/// Most guesses that may be asked for.
+pub use forerun_scheduler::GUESSES_MAX;
 pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};
 pub use memory_plan::{MemoryPlan, SlotWish, bytes_text, parse_bytes};
 pub use observe::RoutingObserver;

@@ -7,7 +7,7 @@ use std::fmt;
 
 use forerun_compute::{KvType, StackConfig};
 use forerun_model::ModelShape;
-use forerun_scheduler::N_SLOTS_MIN;
+use forerun_scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, Scheduler};
 use forerun_storage::Lendable;
 
 use crate::DecodeError;
@@ -198,7 +198,8 @@ impl MemoryPlan {
             conversation: (input.context * (TOKEN_BYTES + TEXT_COPIES * input.token_bytes_max)) as u64,
             tables: n_slots as u64 * SLOT_ENTRY_BYTES
                 + n_experts as u64 * EXPERT_ENTRY_BYTES
-                + (rows_max * input.shape.moe.top_k * USE_BYTES) as u64,
+                + (rows_max * input.shape.moe.top_k * USE_BYTES) as u64
+                + lookahead_bytes(input.shape),
             threads: input.n_threads as u64 * THREAD_BYTES,
             runtime: RUNTIME_BYTES,
             mapped: 0,
@@ -262,6 +263,12 @@ impl MemoryPlan {
             ("expert slots", self.slots),
         ]
     }
+}
+
+/// What is learnt for guesses, and the routers' scores for the rows of a pass in which guesses are made.
+fn lookahead_bytes(shape: &ModelShape) -> u64 {
+    (Scheduler::lookahead_bytes(shape.n_layers()) + ROWS_GUESSED_MAX * shape.moe.n_experts * size_of::<f32>())
+        as u64
 }
 
 impl fmt::Display for MemoryPlan {

@@ -96,7 +96,7 @@ impl StepLoop {
     ) -> Result<(), DecodeError> {
         for (&layer, ahead) in self.layers.iter().skip(first).zip(1..) {
             let view = View { stage, ahead };
-            if !to.listens(view) {
+            if !to.listens(view, layer) {
                 break;
             }
             if to.wants_scores() {

@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 use forerun_decode::{BackendChoice, Engine, EngineConfig, IoChoice, Logits, Parts, Session, SlotWish};
 use forerun_model::{ModelShape, TokenId};
+use forerun_scheduler::LookaheadConfig;
 use forerun_sim::{Faults, Guessing, Machine, RandomPredictor};
 use forerun_storage::repack::{Order, Settings, pack};
 use forerun_storage::{Catalog, Gguf};
@@ -118,7 +119,11 @@ fn every_io_with_few_and_all_slots() {
 #[test]
 fn guesses_change_time_and_nothing_else() {
     for seed in 1..=6 {
-        let parts = Parts { predictor: Box::new(RandomPredictor::new(seed, 8)), ..Parts::default() };
+        let parts = Parts {
+            predictor: Some(Box::new(RandomPredictor::new(seed, 8))),
+            lookahead: Some(LookaheadConfig::open()),
+            ..Parts::default()
+        };
         let mut engine = Engine::open_with(&pico(IoChoice::Pread, SlotWish::PerLayer(5), 2), parts).unwrap();
         let text = usize::try_from(seed).unwrap() % TEXTS.len();
         assert!(bits(&mut engine, &TEXTS[text], 16) == CALM[text], "seed {seed}");

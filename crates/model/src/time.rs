@@ -22,6 +22,14 @@ impl Nanos {
         Self(millis * 1_000_000)
     }
 
+    /// So many times the span, rounded down; nothing for a negative factor.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "such casts saturate")]
+    #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 24 bits")]
+    pub fn times(self, factor: f32) -> Self {
+        Self((self.0 as f32 * factor) as u64)
+    }
+
     /// The span in milliseconds.
     #[expect(clippy::cast_precision_loss, reason = "a report needs no more than 53 bits")]
     pub fn as_millis_f64(self) -> f64 {

@@ -16,7 +16,8 @@ use std::{env, fs};
 use forerun_arena::{Arena, WriteLease};
 use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage, SystemClock};
 use forerun_scheduler::{
-    CachePolicy, Guess, GuessInput, NoPredictor, Predictor, Scheduler, SchedulerConfig, SchedulerStats, View,
+    CachePolicy, Guess, GuessInput, LookaheadConfig, NoPredictor, Predictor, Scheduler, SchedulerConfig,
+    SchedulerStats, View,
 };
 use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
 
@@ -151,6 +152,7 @@ fn replay(trace: &Trace, n_slots: usize, predictor: Box<dyn Predictor>) -> Outco
         store: Box::new(Counting::default()),
         predictor,
         policy: CachePolicy::Lru,
+        lookahead: LookaheadConfig::open(),
         clock: Arc::new(SystemClock::new()),
     })?;
     let mut routing = Routing::default();

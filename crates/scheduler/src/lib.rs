@@ -7,16 +7,26 @@
 //!
 //! Never here: files, threads, a clock of its own, arithmetic on weights.
 
+mod admit;
+mod allowance;
+mod calibrate;
 pub mod error;
+pub mod lookahead;
+mod pace;
 mod plan;
 pub mod predict;
 mod scheduler;
 mod slots;
 pub mod stats;
+mod trial;
 pub mod turn;
 
 pub use error::SchedulerError;
+pub use lookahead::{Change, Gate, LookaheadConfig};
+pub use predict::blend::Blend;
 pub use predict::none::NoPredictor;
+pub use predict::recent::Recent;
+pub use predict::router_ahead::RouterAhead;
 pub use predict::{GUESSES_MAX, Guess, GuessInput, Predictor, View};
 pub use scheduler::{CachePolicy, N_SLOTS_MIN, ROWS_GUESSED_MAX, Scheduler, SchedulerConfig};
 pub use stats::SchedulerStats;

@@ -2,7 +2,10 @@
 
 use forerun_model::{ExpertKey, LayerId, Routing, Stage};
 
+pub mod blend;
 pub mod none;
+pub mod recent;
+pub mod router_ahead;
 
 /// Most guesses that one offer may bring; the rest is cut off.
 pub const GUESSES_MAX: usize = 64;

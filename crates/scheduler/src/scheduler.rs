@@ -19,16 +19,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use forerun_arena::{Arena, SlotIdx, WriteLease};
-use forerun_model::{Clock, ExpertKey, LayerId, Routing};
+use forerun_model::{Clock, ExpertKey, LayerId, Nanos, Routing};
 use forerun_storage::{
     ExpertStore, Fetched, Lent, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
 };
 
+use crate::lookahead::{Lookahead, LookaheadConfig};
 use crate::plan::{Move, plan};
 use crate::slots::{Content, Origin, Slots};
-use crate::{
-    GUESSES_MAX, Guess, GuessInput, Listener, Predictor, Ready, SchedulerError, SchedulerStats, Turn, View,
-};
+use crate::{Guess, Predictor, Ready, SchedulerError, SchedulerStats, Turn};
 
 /// Fewest slots with which a scheduler works: one is computed with while the other is read.
 pub const N_SLOTS_MIN: usize = 2;
@@ -60,7 +59,9 @@ pub struct SchedulerConfig {
     pub predictor: Box<dyn Predictor>,
     /// What is kept.
     pub policy: CachePolicy,
-    /// For the stall count; the scheduler has no time of its own.
+    /// Which guesses are read.
+    pub lookahead: LookaheadConfig,
+    /// For stalls and for what a guess may save; the scheduler has no time of its own.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -88,8 +89,14 @@ pub struct Scheduler {
     n_awaited: usize,
     /// The first failed read of this turn that wasn't reported yet.
     failure: Option<SchedulerError>,
-    /// What the last offer guessed.
+    /// What is guessed of the layers to come.
+    lookahead: Lookahead,
+    /// The guesses of an offer, and those that are to be read.
     guesses: Vec<Guess>,
+    /// When the disk had last nothing to do, or brought something that was waited for, and what it has brought since.
+    disk_busy_since: Option<(Nanos, u64)>,
+    /// Stalls before the turn under way.
+    stall_before: Nanos,
     /// Whether the store refused a read since the last completion.
     store_full: bool,
     /// Reads in flight when the store last refused one: guesses don't try beyond, for a try costs a slot.
@@ -110,7 +117,7 @@ impl Scheduler {
     /// # Errors
     /// [`SchedulerError::TooFewSlots`].
     pub fn new(config: SchedulerConfig) -> Result<Self, SchedulerError> {
-        let SchedulerConfig { arena, store, predictor, policy, clock } = config;
+        let SchedulerConfig { arena, store, predictor, policy, lookahead, clock } = config;
         let n_slots = arena.n_slots();
         if n_slots < N_SLOTS_MIN {
             return Err(SchedulerError::TooFewSlots { n_slots, n_slots_min: N_SLOTS_MIN });
@@ -130,7 +137,10 @@ impl Scheduler {
             lent: VecDeque::new(),
             n_awaited: 0,
             failure: None,
+            lookahead: Lookahead::new(lookahead),
             guesses: Vec::new(),
+            disk_busy_since: None,
+            stall_before: Nanos(0),
             store_full: false,
             depth_seen: usize::MAX,
             seen: HashSet::new(),
@@ -142,25 +152,17 @@ impl Scheduler {
         })
     }
 
+    /// Bytes that what is learnt for guesses takes, of a model with `n_layers` layers.
+    pub fn lookahead_bytes(n_layers: usize) -> usize {
+        Lookahead::bytes(n_layers)
+    }
+
     /// Begins a pass of `n_rows` tokens through the layers.
     pub fn begin_pass(&mut self, n_rows: usize) {
         self.close_turn();
+        self.withdraw_guesses(None);
         self.n_rows = n_rows;
-    }
-
-    /// Whether an offer at `view` is welcome now. Where it isn't, no router need be asked.
-    pub fn listens(&self, view: View) -> bool {
-        self.n_rows <= ROWS_GUESSED_MAX && self.predictor.listens(view)
-    }
-
-    /// Whether offers must bring router scores.
-    pub fn wants_scores(&self) -> bool {
-        self.predictor.wants_scores()
-    }
-
-    /// Whom to offer router scores.
-    pub fn listener(&mut self) -> Listener<'_> {
-        Listener(self)
+        self.lookahead.begin_pass(self.clock.now(), n_rows == 1);
     }
 
     /// Opens the turn of `layer`: finds the hits of the grouped `routing` and begins to read the others, in
@@ -171,8 +173,8 @@ impl Scheduler {
     pub fn open_layer(&mut self, layer: LayerId, routing: &Routing) -> Result<Turn<'_>, SchedulerError> {
         self.close_turn();
         self.predictor.observe(layer, routing);
-        self.guesses.clear();
         self.slots.next_turn();
+        self.stall_before = self.stats.stall;
         self.stats.turns += 1;
         self.poll();
         self.retire_excess();
@@ -186,23 +188,15 @@ impl Scheduler {
         opened.map(|()| turn)
     }
 
-    /// Lets the predictor guess between two turns, as [`Turn::offer`] does within one.
-    pub fn offer(&mut self, input: GuessInput<'_>) {
-        self.guesses.clear();
-        self.predictor.guess(&input, &mut self.guesses);
-        self.guesses.truncate(GUESSES_MAX);
-        // What the store lends needs no reading ahead.
-        self.guesses.retain(|guess| !self.store.can_lend(guess.key));
-        self.begin_guesses();
-    }
-
     /// Ends a pass through the layers: says whether the experts that the store lent for it were all along what they
     /// were when the model was opened. Before that, nothing that was computed from them counts.
     ///
     /// # Errors
     /// [`SchedulerError::Lent`] when they weren't; the pass can be tried again, over slots.
     pub fn end_pass(&mut self) -> Result<(), SchedulerError> {
-        self.store.check_lent().map_err(|source| SchedulerError::Lent { source })
+        self.store.check_lent().map_err(|source| SchedulerError::Lent { source })?;
+        self.lookahead.end_pass(self.clock.now());
+        Ok(())
     }
 
     /// From now on reads every expert into a slot; the memory that lending took is free when the caller's leases are
@@ -253,6 +247,7 @@ impl Scheduler {
                 return Ok(Some(self.hand_out(slot)));
             }
             if self.queue.is_empty() && self.n_awaited == 0 {
+                self.lookahead.closed(self.stats.stall - self.stall_before, self.busy_time());
                 return Ok(None);
             }
             self.sleep()?;
@@ -312,6 +307,10 @@ impl Scheduler {
         // A guess that is still loading counts when it has landed: it may bring nothing.
         if row.origin == Origin::Guess && !row.used && !row.is_loading() {
             self.stats.guesses_used += 1;
+            let is_of_this_pass = row.turn + 2 >= self.slots.turn();
+            if !is_of_this_pass {
+                self.lookahead.used_later(row.key.layer);
+            }
         }
         self.slots.promise(slot);
     }
@@ -366,6 +365,9 @@ impl Scheduler {
                 self.depth_seen = self.slots.n_loading();
                 return Ok(false);
             }
+        }
+        if self.slots.n_loading() == 0 {
+            self.disk_busy_since = Some((self.clock.now(), 0));
         }
         self.slots.begin(slot, key, origin);
         match origin {

@@ -1,7 +1,7 @@
 //! One layer's turn: every expert that the routing names is handed out once, whichever is ready first.
 
 use forerun_arena::ReadLease;
-use forerun_model::{ExpertKey, PartOffsets};
+use forerun_model::{ExpertKey, LayerId, PartOffsets};
 
 use crate::{GuessInput, Scheduler, SchedulerError, View};
 
@@ -22,9 +22,9 @@ pub struct Ready {
 pub struct Listener<'a>(pub(crate) &'a mut Scheduler);
 
 impl Listener<'_> {
-    /// Whether an offer at `view` is welcome now. Where it isn't, no router need be asked.
-    pub fn listens(&self, view: View) -> bool {
-        self.0.listens(view)
+    /// Whether an offer about `layer` at `view` is welcome now. Where it isn't, no router need be asked.
+    pub fn listens(&mut self, view: View, layer: LayerId) -> bool {
+        self.0.listens(view, layer)
     }
 
     /// Whether offers must bring router scores.

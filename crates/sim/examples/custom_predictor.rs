@@ -80,8 +80,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{} tokens of 40 layers, {slots} slots each, disk {name}, {rate} tok/s in memory",
         replay.n_tokens
     );
-    println!("predictor     tok/s    hits  recall  precision  MB a token  wasted  overlap");
+    println!("predictor      tok/s    hits  recall  precision  MB a token  wasted  overlap");
     row("none", replay.on_demand(&trace)?);
+    row("router-ahead", replay.router_ahead(&trace)?);
     row("transition", replay.run(&trace, Box::new(Transition::default()))?);
     row("oracle", replay.oracle(&trace)?);
     Ok(())
@@ -89,7 +90,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn row(name: &str, report: ReplayReport) {
     println!(
-        "{name:11}  {:6.2}  {:5.1}%  {:5.1}%  {:8.1}%  {:10.1}  {:5.1}%  {:6.1}%",
+        "{name:12}  {:6.2}  {:5.1}%  {:5.1}%  {:8.1}%  {:10.1}  {:5.1}%  {:6.1}%",
         report.tokens_per_second(),
         100.0 * report.stats.hit_rate(),
         100.0 * report.recall(),

@@ -8,7 +8,8 @@ use forerun_arena::Arena;
 use forerun_compute::{Backend, ExpertJob, Row, Scores, SequenceIdx, Step, StepOutput};
 use forerun_model::{LayerId, Nanos, Position, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, GuessInput, N_SLOTS_MIN, NoPredictor, Predictor, Ready, Scheduler, SchedulerConfig, View,
+    CachePolicy, GuessInput, LookaheadConfig, N_SLOTS_MIN, NoPredictor, Predictor, Ready, Scheduler,
+    SchedulerConfig, View,
 };
 use forerun_storage::{Catalog, DataFile, FileSet, FileStore, StoreConfig, Verify};
 
@@ -46,6 +47,8 @@ pub struct Machine {
     pub faults: Faults,
     /// Who guesses.
     pub guessing: Guessing,
+    /// Which guesses are read.
+    pub lookahead: LookaheadConfig,
     /// How long an expert computes.
     pub compute: Nanos,
     /// Whether reads are compared with checksums.
@@ -64,6 +67,7 @@ impl Machine {
             profile: FlashProfile::calm(),
             faults: Faults::none(),
             guessing: Guessing::None,
+            lookahead: LookaheadConfig::open(),
             compute: Nanos(0),
             verify: Verify::default(),
             n_kept: 0,
@@ -89,6 +93,7 @@ impl Machine {
             profile: FlashProfile::random(&mut rng),
             faults: Faults::none(),
             guessing,
+            lookahead: if rng.happens(500) { LookaheadConfig::open() } else { LookaheadConfig::default() },
             compute: Nanos::from_micros(rng.below(2_000)),
             verify: Verify::default(),
             n_kept: rng.index(n_slots),
@@ -136,6 +141,7 @@ impl Machine {
             store: Box::new(FileStore::with_config(Arc::clone(catalog), set, Box::new(flash), store)),
             predictor,
             policy: self.policy,
+            lookahead: self.lookahead,
             clock: Arc::new(clock.clone()),
         })?;
         Ok(Rig {

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use forerun_arena::Arena;
 use forerun_model::{Clock as _, LayerId, Nanos, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, GuessInput, Listener, N_SLOTS_MIN, NoPredictor, Predictor, Scheduler, SchedulerConfig, View,
+    CachePolicy, GuessInput, Listener, LookaheadConfig, N_SLOTS_MIN, NoPredictor, Predictor, RouterAhead,
+    Scheduler, SchedulerConfig, View,
 };
 
 pub use compute::{Compute, Shares};
@@ -47,6 +48,8 @@ pub struct Replay {
     pub n_slots: usize,
     /// What is kept.
     pub policy: CachePolicy,
+    /// Which guesses are read.
+    pub lookahead: LookaheadConfig,
     /// Bytes of one expert.
     pub record_bytes: u64,
     /// Neighbouring experts that one read may bring; 1 merges nothing.
@@ -72,6 +75,7 @@ impl Replay {
             n_layers: trace.n_layers,
             n_slots,
             policy: CachePolicy::Lru,
+            lookahead: LookaheadConfig::default(),
             record_bytes,
             merged_max: 1,
             disk,
@@ -125,13 +129,21 @@ impl Replay {
         self.run(trace, Box::new(NoPredictor))
     }
 
+    /// Runs `trace` with the routers of the layers to come guessing.
+    ///
+    /// # Errors
+    /// [`RunError`] when the slots can't be had.
+    pub fn router_ahead(&self, trace: &Trace) -> Result<ReplayReport, RunError> {
+        self.run(trace, Box::new(RouterAhead::default()))
+    }
+
     /// Runs `trace` with a predictor that always knows the next layer's experts, and nothing of the one behind it: what
     /// looking one layer ahead can bring at most.
     ///
     /// # Errors
     /// [`RunError`] when the slots can't be had.
     pub fn oracle(&self, trace: &Trace) -> Result<ReplayReport, RunError> {
-        Self { told: Told::Truth, ..*self }.run(trace, Box::new(Oracle))
+        Self { told: Told::Truth, lookahead: LookaheadConfig::open(), ..*self }.run(trace, Box::new(Oracle))
     }
 
     fn scheduler(
@@ -152,6 +164,7 @@ impl Replay {
             store: Box::new(TimedStore::new(self.disk, layout, clock.clone())),
             predictor,
             policy: self.policy,
+            lookahead: self.lookahead,
             clock: Arc::new(clock.clone()),
         })?)
     }
@@ -211,7 +224,7 @@ impl Walk<'_> {
     fn look_ahead(&mut self, stage: Stage, token: usize, first: usize, mut to: Listener<'_>) {
         for (i, ahead) in (first..self.layers.len()).zip(1..) {
             let (layer, view) = (self.layers[i], View { stage, ahead });
-            if !to.listens(view) {
+            if !to.listens(view, layer) {
                 break;
             }
             if to.wants_scores() {

@@ -11,7 +11,7 @@ use forerun_compute::{
 };
 use forerun_decode::engine::bind_weights;
 use forerun_model::{Clock, ExpertId, LayerId, ModelShape, Position, Routing, Stage, SystemClock, TokenId};
-use forerun_scheduler::{CachePolicy, N_SLOTS_MIN, NoPredictor, Scheduler, SchedulerConfig};
+use forerun_scheduler::{CachePolicy, LookaheadConfig, N_SLOTS_MIN, NoPredictor, Scheduler, SchedulerConfig};
 use forerun_sim::recording::best;
 use forerun_sim::{Document, Guesses, Recording, TraceShape};
 use forerun_storage::{Catalog, FileStore, Gguf, PreadBackend, PreadConfig, Resident, ResidentMode};
@@ -217,6 +217,7 @@ fn scheduler(
         arena: Arena::new(n_slots, slot_bytes)?,
         store: Box::new(FileStore::new(catalog, files.clone(), Box::new(reader))),
         predictor: Box::new(NoPredictor),
+        lookahead: LookaheadConfig::default(),
         policy: CachePolicy::Lru,
         clock: Arc::clone(clock),
     })?)

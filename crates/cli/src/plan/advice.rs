@@ -68,6 +68,7 @@ mod tests {
             bytes_per_token: 0.0,
             stall_ms_per_token: 0.0,
             tokens_per_second,
+            tokens_per_second_on_demand: tokens_per_second,
             tokens_per_second_at_most: tokens_per_second,
             overlap_efficiency: 1.0,
         };

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use forerun_model::{Clock, ModelShape, SystemClock};
-use forerun_scheduler::CachePolicy;
+use forerun_model::{Clock, ModelShape, Nanos, SystemClock};
+use forerun_scheduler::{CachePolicy, LookaheadConfig, Predictor};
 
 use super::opening::Opening;
 use super::{TokenTraffic, parts};
@@ -57,6 +57,16 @@ impl Outlook {
     /// What was decided automatically, and why.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
+    }
+
+    /// Who would guess.
+    pub fn predictor(&self) -> Box<dyn Predictor> {
+        parts::predictor(self.config.predictor)
+    }
+
+    /// Which guesses would be read from a disk that takes `read` for an expert.
+    pub fn lookahead(&self, read: Nanos) -> LookaheadConfig {
+        parts::lookahead(&self.config, Some(read), &mut Vec::new())
     }
 
     /// What happens to an expert that was used.

@@ -10,15 +10,15 @@ use forerun_compute::{
 };
 use forerun_model::metadata::float;
 use forerun_model::names::{OUTPUT, TOKEN_EMBD};
-use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape};
-use forerun_scheduler::CachePolicy;
+use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape, Nanos};
+use forerun_scheduler::{Blend, CachePolicy, LookaheadConfig, NoPredictor, Predictor, Recent, RouterAhead};
 use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident, ResidentMode};
 
 use super::{PAGE_BYTES, TokenTraffic};
 use crate::DecodeError;
-use crate::config::{BackendChoice, EngineConfig, ModelSource};
+use crate::config::{BackendChoice, EngineConfig, ModelSource, PredictorChoice};
 use crate::heap;
-use crate::io::Io;
+use crate::io::{Disk, Io};
 use crate::memory_plan::{MemoryPlan, PlanInput, SlotWish, bytes_text};
 use crate::sampler::SamplerConfig;
 use crate::telemetry::Decision;
@@ -173,6 +173,43 @@ pub(super) fn header_bytes(gguf: &Gguf) -> u64 {
 
 pub(super) fn policy(slots: SlotWish) -> CachePolicy {
     if slots == SlotWish::PerLayer(0) { CachePolicy::KeepNone } else { CachePolicy::Lru }
+}
+
+/// Time that the probed disk, or what it is let give, takes for one expert.
+pub(super) fn read_time(shape: &ModelShape, disk: &Disk, catalog: &Catalog) -> Option<Nanos> {
+    let rate = disk.limit.into_iter().chain(disk.probed).min()?;
+    let layouts = shape.layer_ids().filter_map(|layer| catalog.layout(layer));
+    let bytes = layouts.map(|layout| layout.weight_bytes() as u64).max()?;
+    Some(Nanos(bytes.saturating_mul(1_000_000_000) / rate.max(1)))
+}
+
+pub(super) fn predictor(choice: PredictorChoice) -> Box<dyn Predictor> {
+    match choice {
+        PredictorChoice::RouterAhead => Box::new(RouterAhead::default()),
+        PredictorChoice::Recent => Box::new(Recent::default()),
+        PredictorChoice::Blend => Box::new(Blend::default()),
+        PredictorChoice::None => Box::new(NoPredictor),
+    }
+}
+
+/// Which guesses are read, and why.
+pub(super) fn lookahead(
+    config: &EngineConfig,
+    read: Option<Nanos>,
+    decisions: &mut Vec<Decision>,
+) -> LookaheadConfig {
+    let base = LookaheadConfig { read, ..LookaheadConfig::default() };
+    let lookahead = LookaheadConfig { width_max: config.lookahead.unwrap_or(base.width_max), ..base };
+    if config.predictor == PredictorChoice::None || lookahead.width_max == 0 {
+        return LookaheadConfig { width_max: 0, ..lookahead };
+    }
+    let (width, percent) = (lookahead.width_max, lookahead.extra_permille / 10);
+    let reason = format!(
+        "experts of layers to come are read ahead as far as that pays for its bytes, at most {percent} % of them in \
+         vain; never while a prompt is read"
+    );
+    decisions.push(Decision::new("lookahead", format!("up to {width} guesses a layer"), reason));
+    lookahead
 }
 
 /// The slots of `plan`.

@@ -7,7 +7,7 @@ use forerun_compute::{Backend, KvType, Row, StackConfig, Step, StepOutput, Weigh
 use forerun_decode::engine::bind_weights;
 use forerun_decode::step::StepLoop;
 use forerun_model::{ModelShape, Position, SystemClock, TokenId};
-use forerun_scheduler::{CachePolicy, NoPredictor, Scheduler, SchedulerConfig};
+use forerun_scheduler::{CachePolicy, LookaheadConfig, NoPredictor, Scheduler, SchedulerConfig};
 use forerun_storage::{Catalog, FileStore, Gguf, MmapBackend, Resident, ResidentMode};
 
 use super::fixture;
@@ -39,6 +39,7 @@ pub(crate) fn rig(model: &str) -> (Rig, Weights) {
         arena,
         store,
         predictor: Box::new(NoPredictor),
+        lookahead: LookaheadConfig::open(),
         policy: CachePolicy::Lru,
         clock: Arc::new(SystemClock::new()),
     });

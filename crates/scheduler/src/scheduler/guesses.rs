@@ -1,13 +1,63 @@
 //! Guesses: begun when nothing better is to be done, taken back or made demands when the router has spoken.
 
-use forerun_model::LayerId;
+use forerun_model::{LayerId, Nanos};
 use forerun_storage::Withdrawn;
 
-use super::Scheduler;
+use super::{ROWS_GUESSED_MAX, Scheduler};
+use crate::lookahead::Change;
 use crate::plan::{Move, plan};
 use crate::slots::{Origin, Slots};
+use crate::{GUESSES_MAX, GuessInput, Listener, View};
+
+/// Share of the slots, one in so many, that guesses may fill at once.
+const SLOTS_SHARE: usize = 4;
 
 impl Scheduler {
+    /// Whether an offer about `layer` at `view` is welcome now. Where it isn't, no router need be asked.
+    pub fn listens(&mut self, view: View, layer: LayerId) -> bool {
+        let hears = self.n_rows <= ROWS_GUESSED_MAX && self.predictor.listens(view);
+        hears && self.lookahead.listens(layer, self.clock.now())
+    }
+
+    /// Whether offers must bring router scores.
+    pub fn wants_scores(&self) -> bool {
+        self.predictor.wants_scores()
+    }
+
+    /// Whom to offer router scores.
+    pub fn listener(&mut self) -> Listener<'_> {
+        Listener(self)
+    }
+
+    /// What the scheduler has decided otherwise since it was made: how many guesses a layer gets.
+    pub fn changes(&self) -> &[Change] {
+        self.lookahead.changes()
+    }
+
+    /// Lets the predictor guess between two turns, as [`Turn::offer`](crate::Turn::offer) does within one.
+    pub fn offer(&mut self, input: GuessInput<'_>) {
+        self.guesses.clear();
+        self.predictor.guess(&input, &mut self.guesses);
+        self.guesses.truncate(GUESSES_MAX);
+        let now = self.clock.now();
+        let Self { guesses, lookahead, slots, store, stats, .. } = self;
+        lookahead.replace(input.view, input.layer, now, now - stats.stall);
+        for (rank, guess) in guesses.iter().enumerate() {
+            let slot = slots.find(guess.key).map(|slot| slots.get(slot));
+            let is_here = slot.is_some_and(|slot| !(slot.is_loading() && slot.origin == Origin::Guess));
+            // What the store lends needs no reading ahead.
+            if !is_here && !store.can_lend(guess.key) {
+                lookahead.add(input.view, rank, *guess);
+            }
+        }
+        self.begin_guesses();
+    }
+
+    /// Time without stalls: what computing took.
+    pub(super) fn busy_time(&self) -> Nanos {
+        self.clock.now() - self.stats.stall
+    }
+
     /// The guesses of `layer` are over: those that were right become demands, and those that were wrong are taken back
     /// unless their reading has begun.
     pub(super) fn settle_guesses(&mut self, layer: LayerId) {
@@ -19,6 +69,8 @@ impl Scheduler {
             }
         }
         self.withdraw_guesses(Some(layer));
+        let busy = self.busy_time();
+        self.lookahead.opened(layer, &self.wanted, busy);
     }
 
     /// Takes back guesses whose reading hasn't begun; says whether there were any.
@@ -32,27 +84,37 @@ impl Scheduler {
             debug_assert_eq!(self.slots.get(slot).key, key, "a store gives back what was begun");
             drop(lease);
             self.slots.vacate(slot);
+            self.lookahead.withdrawn(key);
             self.stats.guesses_withdrawn += 1;
         }
         self.withdrawn = withdrawn;
         any
     }
 
-    /// Begins to read guesses when nothing that was asked for is left to begin. A guess that the store knows
-    /// nothing of is dropped.
+    /// Begins to read those guesses that pay, when nothing that was asked for is left to begin. A guess that the store
+    /// knows nothing of is dropped.
     pub(super) fn begin_guesses(&mut self) {
-        let room = |slots: &Slots, depth: usize| slots.n_loading() < depth;
-        if self.guesses.is_empty() || !self.queue.is_empty() || !room(&self.slots, self.depth_seen) {
+        let room =
+            |slots: &Slots, depth: usize| slots.n_loading() < depth.min(slots.len().div_ceil(SLOTS_SHARE));
+        if !self.lookahead.has_waiting() || !self.queue.is_empty() || !room(&self.slots, self.depth_seen) {
+            return;
+        }
+        let busy = self.busy_time();
+        self.lookahead.admit(self.slots.n_loading(), busy, &mut self.guesses);
+        if self.guesses.is_empty() {
             return;
         }
         plan(&self.slots, &[], &self.guesses, &mut self.moves);
         for i in 0..self.moves.len() {
             let Move::Guess { key, slot } = self.moves[i] else { continue };
-            let refused = matches!(self.begin(key, slot, Origin::Guess), Ok(false));
-            if refused || !room(&self.slots, self.depth_seen) {
+            match self.begin(key, slot, Origin::Guess) {
+                Ok(true) => self.lookahead.begun(key),
+                Ok(false) => break,
+                Err(_) => self.lookahead.drop_guess(key),
+            }
+            if !room(&self.slots, self.depth_seen) {
                 break;
             }
-            self.guesses.retain(|guess| guess.key != key);
         }
         self.store.start();
     }

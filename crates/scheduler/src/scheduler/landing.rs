@@ -37,8 +37,22 @@ impl Scheduler {
     fn wait(&mut self, until: Nanos) {
         let before = self.clock.now();
         self.store.wait(until, &mut self.done);
-        if !self.done.is_empty() {
-            self.stats.stall = self.stats.stall + (self.clock.now() - before);
+        if self.done.is_empty() {
+            return;
+        }
+        let now = self.clock.now();
+        self.stats.stall = self.stats.stall + (now - before);
+        self.time_reads(until, before, now);
+    }
+
+    /// Learns how long a read takes from waits that really waited: only then is it known when a read was over.
+    fn time_reads(&mut self, until: Nanos, before: Nanos, now: Nanos) {
+        const SLEPT: Nanos = Nanos::from_micros(5);
+        let Some((since, n_reads)) = &mut self.disk_busy_since else { return };
+        *n_reads += self.done.len() as u64;
+        if until == Nanos::MAX && now - before > SLEPT {
+            self.lookahead.pace.read_took(Nanos((now - *since).0 / *n_reads));
+            (*since, *n_reads) = (now, 0);
         }
     }
 
@@ -54,6 +68,9 @@ impl Scheduler {
             }
         }
         self.done = done;
+        if self.slots.n_loading() == 0 {
+            self.disk_busy_since = None;
+        }
     }
 
     /// A read has filled its slot.
@@ -61,9 +78,13 @@ impl Scheduler {
         assert_eq!(filled.lease.slot(), Some(slot), "a store fills the slot that it was given");
         let row = self.slots.get(slot);
         match row.origin {
-            Origin::Demand => self.stats.bytes_demand += filled.read_bytes,
+            Origin::Demand => {
+                self.stats.bytes_demand += filled.read_bytes;
+                self.lookahead.demand_landed(filled.read_bytes);
+            }
             Origin::Guess => self.stats.bytes_guess += filled.read_bytes,
         }
+        self.lookahead.record(row.key.layer, filled.read_bytes);
         self.stats.guesses_used += u64::from(row.origin == Origin::Guess && row.used);
         self.stats.again += u64::from(!self.seen.insert(row.key));
         if row.promised {

@@ -14,8 +14,8 @@ impl Scheduler {
             return Err(SchedulerError::TooFewSlots { n_slots, n_slots_min: N_SLOTS_MIN });
         }
         self.n_slots_max = self.n_slots_max.min(n_slots);
-        self.guesses.clear();
         self.withdraw_guesses(None);
+        self.lookahead.forget();
         self.retire_excess();
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::support::*;
 use forerun_arena::ReadLease;
 use forerun_model::{ExpertKey, LayerId, Routing};
-use forerun_scheduler::{CachePolicy, NoPredictor, Predictor, Scheduler, Turn};
+use forerun_scheduler::{CachePolicy, LookaheadConfig, NoPredictor, Predictor, Scheduler, Turn};
 use proptest::prelude::*;
 
 const N_LAYERS: u16 = 3;
@@ -21,6 +21,7 @@ struct World {
     n_guesses: usize,
     fail_permille: u64,
     policy: CachePolicy,
+    gated: bool,
 }
 
 impl World {
@@ -31,15 +32,16 @@ impl World {
             0 => Box::new(NoPredictor),
             n => Box::new(Wild(Chance(self.seed ^ 1), n)),
         };
-        scheduler(self.n_slots, store, predictor, self.policy)
+        let lookahead = if self.gated { LookaheadConfig::default() } else { LookaheadConfig::open() };
+        gated(self.n_slots, store, predictor, self.policy, lookahead)
     }
 }
 
 fn worlds() -> impl Strategy<Value = World> {
     let sizes = (2usize..20, 1usize..6, 1usize..9, 1usize..5, 0usize..12);
     let policy = prop_oneof![Just(CachePolicy::Lru), Just(CachePolicy::KeepNone)];
-    (any::<u64>(), sizes, prop_oneof![Just(0u64), 0u64..400], policy).prop_map(
-        |(seed, (n_slots, depth, n_rows, top_k, n_guesses), fail_permille, policy)| World {
+    (any::<u64>(), sizes, prop_oneof![Just(0u64), 0u64..400], policy, any::<bool>()).prop_map(
+        |(seed, (n_slots, depth, n_rows, top_k, n_guesses), fail_permille, policy, gated)| World {
             seed,
             n_slots,
             depth,
@@ -48,6 +50,7 @@ fn worlds() -> impl Strategy<Value = World> {
             n_guesses,
             fail_permille,
             policy,
+            gated,
         },
     )
 }

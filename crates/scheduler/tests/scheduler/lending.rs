@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forerun_arena::{Arena, ReadLease, WriteLease};
 use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets};
-use forerun_scheduler::{CachePolicy, Scheduler, SchedulerConfig, SchedulerError};
+use forerun_scheduler::{CachePolicy, LookaheadConfig, Scheduler, SchedulerConfig, SchedulerError};
 use forerun_storage::{ExpertStore, Fetched, Lent, Priority, Refused, StoreError, StoreStats, Withdrawn};
 
 use crate::support::*;
@@ -83,6 +83,7 @@ fn over(store: Lender, n_slots: usize, policy: CachePolicy) -> Scheduler {
         store: Box::new(store),
         predictor: Box::new(Told),
         policy,
+        lookahead: LookaheadConfig::open(),
         clock: Arc::new(Ticks::default()),
     };
     Scheduler::new(config).unwrap()

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forerun_arena::{Arena, WriteLease};
 use forerun_model::{Clock, ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage};
 use forerun_scheduler::{
-    CachePolicy, Guess, GuessInput, Predictor, Scheduler, SchedulerConfig, SchedulerError, Turn, View,
+    CachePolicy, Guess, GuessInput, LookaheadConfig, Predictor, Scheduler, SchedulerConfig, SchedulerError,
+    Turn, View,
 };
 use forerun_storage::{
     ExpertStore, Fetched, Filled, Priority, Refused, RefusedReason, StoreError, StoreStats, Withdrawn,
@@ -211,9 +212,20 @@ pub(crate) fn scheduler(
     predictor: Box<dyn Predictor>,
     policy: CachePolicy,
 ) -> Scheduler {
+    gated(n_slots, store, predictor, policy, LookaheadConfig::open())
+}
+
+pub(crate) fn gated(
+    n_slots: usize,
+    store: ChanceStore,
+    predictor: Box<dyn Predictor>,
+    policy: CachePolicy,
+    lookahead: LookaheadConfig,
+) -> Scheduler {
     let arena = Arena::new(n_slots, 64).unwrap();
     let clock = Arc::new(Ticks::default());
-    Scheduler::new(SchedulerConfig { arena, store: Box::new(store), predictor, policy, clock }).unwrap()
+    Scheduler::new(SchedulerConfig { arena, store: Box::new(store), predictor, policy, lookahead, clock })
+        .unwrap()
 }
 
 /// What the router of `layer` says, asked after the mixer of the layer before.

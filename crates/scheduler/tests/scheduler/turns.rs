@@ -6,7 +6,7 @@ use crate::support::*;
 use forerun_arena::{Arena, ReadLease, WriteLease};
 use forerun_model::{Clock, ExpertKey, LayerId, Nanos};
 use forerun_scheduler::{
-    CachePolicy, NoPredictor, Scheduler, SchedulerConfig, SchedulerError, SchedulerStats,
+    CachePolicy, LookaheadConfig, NoPredictor, Scheduler, SchedulerConfig, SchedulerError, SchedulerStats,
 };
 use forerun_storage::{ExpertStore, Fetched, Priority, Refused, StoreError, StoreStats, Withdrawn};
 
@@ -227,6 +227,7 @@ fn one_slot_is_too_few() {
         store: Box::new(ChanceStore::new(11, 1, 1)),
         predictor: Box::new(NoPredictor),
         policy: CachePolicy::Lru,
+        lookahead: LookaheadConfig::default(),
         clock: Arc::new(Ticks::default()),
     };
     let error = Scheduler::new(config).unwrap_err();
@@ -287,6 +288,7 @@ fn a_look_that_takes_time_and_brings_something_is_counted_as_stall() {
         store: Box::new(store),
         predictor: Box::new(NoPredictor),
         policy: CachePolicy::Lru,
+        lookahead: LookaheadConfig::default(),
         clock: clock.clone(),
     })
     .unwrap();

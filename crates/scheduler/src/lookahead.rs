@@ -1,0 +1,436 @@
+//! What is guessed of the layers to come, what of it is read, and what became of it.
+//!
+//! Knows no slot and no store: the scheduler says what happens and asks what to read. A guess that is offered becomes a
+//! [`Candidate`] unless its expert is in memory; `admit` says which of them pay; when their layer is opened all are judged,
+//! read or not, so that what is learnt doesn't depend on what was done.
+
+use forerun_model::{ExpertKey, LayerId, Nanos, Stage};
+
+use crate::admit::{Prospect, saving};
+use crate::allowance::Allowance;
+use crate::calibrate::Calibration;
+use crate::pace::Pace;
+use crate::trial::{Trial, Verdict};
+use crate::{GUESSES_MAX, Guess, View};
+
+/// Passes in which everybody is asked, before it is known what asking brings.
+const LEARN_PASSES: u32 = 24;
+/// A layer about which asking takes more time than it saves is asked about in one pass of so many.
+const DOZE_EVERY: u32 = 16;
+/// Share that a new sample has in what asking costs and saves, as one in so many.
+const SAMPLES: i64 = 16;
+/// Share of a turn's computing, in percent, beside which reads of the same turn go on: the last expert that arrives
+/// computes alone.
+const OVERLAP_PERCENT: u64 = 80;
+
+/// Which guesses are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gate {
+    /// Those that save more time than they cost, within the budget of wasted bytes, and only while passes with guesses
+    /// are faster than passes without.
+    #[default]
+    Paying,
+    /// All, as they come: for tests, and to show what that costs.
+    Open,
+}
+
+/// How far a scheduler trusts its predictor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookaheadConfig {
+    /// Most guesses of one layer that are read; 0 for none.
+    pub width_max: usize,
+    /// Bytes that may be read in vain, in thousandths of those that routers asked for, over the last 64 passes.
+    pub extra_permille: u32,
+    /// Which guesses are read.
+    pub gate: Gate,
+    /// Time that a busy disk takes for one expert, from a probe; what happens corrects it.
+    pub read: Option<Nanos>,
+    /// Most time for which a guess holds up demands once it is given up; `None`: it is read to its end.
+    pub hold: Option<Nanos>,
+}
+
+impl Default for LookaheadConfig {
+    fn default() -> Self {
+        Self { width_max: 8, extra_permille: 100, gate: Gate::Paying, read: None, hold: None }
+    }
+}
+
+impl LookaheadConfig {
+    /// Everything that is guessed is read.
+    pub fn open() -> Self {
+        Self { width_max: usize::MAX, gate: Gate::Open, ..Self::default() }
+    }
+}
+
+/// A decision that changed while the model ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What was decided.
+    pub choice: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// An expert that isn't in memory, or is on its way as a guess.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    key: ExpertKey,
+    view: View,
+    probability: f32,
+    /// What reading it is expected to save; `None` while no read was begun.
+    begun: Option<Nanos>,
+}
+
+/// A guess that will be judged.
+#[derive(Clone, Copy, Debug)]
+struct Offered {
+    view: View,
+    key: ExpertKey,
+    rank: usize,
+}
+
+/// Guesses of the pass under way, and what was learnt from those before.
+#[derive(Debug)]
+pub(crate) struct Lookahead {
+    config: LookaheadConfig,
+    calibration: Calibration,
+    pub(crate) pace: Pace,
+    allowance: Allowance,
+    trial: Trial,
+    candidates: Vec<Candidate>,
+    offered: Vec<Offered>,
+    /// Bytes of a read, by layer, as the last one was.
+    record_bytes: Vec<u64>,
+    /// When the pass began, if its time shall count.
+    began: Option<Nanos>,
+    n_passes: u32,
+    /// By layer: what asking about it has saved beyond its cost, in nanoseconds, on average.
+    worth: Vec<i64>,
+    /// Time spent on asking in the turn under way, by the layer that was asked about.
+    asked: Vec<(LayerId, Nanos)>,
+    /// When somebody was told to ask.
+    asking_since: Option<Nanos>,
+    /// Whether a guess was read since the last test.
+    acted: bool,
+    acted_in_pass: bool,
+    changes: Vec<Change>,
+}
+
+/// Changes that are kept; later ones only change the last.
+const CHANGES_MAX: usize = 64;
+
+impl Lookahead {
+    pub(crate) fn new(config: LookaheadConfig) -> Self {
+        Self {
+            calibration: Calibration::default(),
+            pace: Pace::with_read(config.read),
+            allowance: Allowance::new(config.extra_permille),
+            trial: Trial::new(config.width_max),
+            candidates: Vec::new(),
+            offered: Vec::new(),
+            record_bytes: Vec::new(),
+            began: None,
+            n_passes: 0,
+            worth: Vec::new(),
+            asked: Vec::new(),
+            asking_since: None,
+            acted: false,
+            acted_in_pass: false,
+            changes: Vec::new(),
+            config,
+        }
+    }
+
+    /// Bytes that it grows to with `n_layers` layers.
+    pub(crate) fn bytes(n_layers: usize) -> usize {
+        let of_guesses = size_of::<Candidate>() + size_of::<Offered>() + size_of::<Guess>();
+        Calibration::bytes(n_layers)
+            + Pace::bytes(n_layers)
+            + n_layers * size_of::<u64>()
+            + GUESSES_MAX * of_guesses
+    }
+
+    /// Whether guesses about `layer` would be heard now; who is told so asks, which takes time.
+    pub(crate) fn listens(&mut self, layer: LayerId, now: Nanos) -> bool {
+        let listens = match self.config.gate {
+            Gate::Open => self.config.width_max > 0,
+            Gate::Paying => self.trial.width() > 0 && !self.dozes(layer),
+        };
+        self.asking_since = listens.then_some(now);
+        listens
+    }
+
+    /// Whether asking about `layer` isn't worth its time in this pass.
+    fn dozes(&self, layer: LayerId) -> bool {
+        // Layers wake up in different passes.
+        let is_awake = (self.n_passes + u32::from(layer.0)).is_multiple_of(DOZE_EVERY);
+        let is_worth = self.worth.get(layer.idx()).is_none_or(|worth| *worth >= 0);
+        self.n_passes >= LEARN_PASSES && !is_awake && !is_worth
+    }
+
+    /// The turn under way is complete after waits of `stall`: time that asking took while reads went on was free.
+    pub(crate) fn closed(&mut self, stall: Nanos, busy: Nanos) {
+        self.pace.closed(busy);
+        let mut free = stall;
+        for i in 0..self.asked.len() {
+            let (layer, took) = self.asked[i];
+            let cost = took - free;
+            free = free - took;
+            self.add_worth(layer, -i64::try_from(cost.0).unwrap_or(i64::MAX));
+        }
+        self.asked.clear();
+    }
+
+    fn add_worth(&mut self, layer: LayerId, nanos: i64) {
+        if self.worth.len() <= layer.idx() {
+            self.worth.resize(layer.idx() + 1, 0);
+        }
+        self.worth[layer.idx()] += nanos / SAMPLES;
+    }
+
+    /// A pass begins; its time counts if it is one of decoding.
+    pub(crate) fn begin_pass(&mut self, now: Nanos, counts: bool) {
+        self.forget();
+        self.pace.begin_pass();
+        self.began = counts.then_some(now);
+        self.acted_in_pass = false;
+        self.asked.clear();
+    }
+
+    /// The pass is over, and complete.
+    pub(crate) fn end_pass(&mut self, now: Nanos) {
+        let Some(began) = self.began.take() else { return };
+        self.n_passes = self.n_passes.saturating_add(1);
+        self.acted |= self.acted_in_pass;
+        self.allowance.next_pass();
+        if self.config.gate == Gate::Open {
+            return;
+        }
+        if let Some(verdict) = self.trial.pass_took(now - began, self.acted) {
+            self.acted = false;
+            if verdict.width != verdict.before {
+                self.note(&verdict);
+            }
+        }
+    }
+
+    /// Forgets all guesses that weren't judged.
+    pub(crate) fn forget(&mut self) {
+        self.candidates.clear();
+        self.offered.clear();
+    }
+
+    /// Guesses about `layer` are new: the ones before are replaced, but for those that are being read.
+    pub(crate) fn replace(&mut self, view: View, layer: LayerId, now: Nanos, busy: Nanos) {
+        if let Some(since) = self.asking_since.take() {
+            match view.stage {
+                // Nothing is read meanwhile that anybody waits for.
+                Stage::Begin | Stage::Closed => {
+                    self.add_worth(layer, -i64::try_from((now - since).0).unwrap_or(i64::MAX));
+                }
+                Stage::Early => self.asked.push((layer, now - since)),
+            }
+        }
+        self.candidates.retain(|c| c.key.layer != layer || c.begun.is_some());
+        self.offered.retain(|offered| (offered.view, offered.key.layer) != (view, layer));
+        if view.ahead == 1 {
+            self.pace.offered(view.stage, layer, busy);
+        }
+    }
+
+    /// The guess of `rank` names an expert that isn't in memory.
+    pub(crate) fn add(&mut self, view: View, rank: usize, guess: Guess) {
+        let Guess { key, probability } = guess;
+        let known = |offered: &Offered| (offered.view, offered.key) == (view, key);
+        if self.offered.iter().any(known) {
+            return;
+        }
+        self.offered.push(Offered { view, key, rank });
+        let probability = match self.config.gate {
+            Gate::Open => probability,
+            Gate::Paying => self.calibration.probability(view, key.layer, rank),
+        };
+        match self.candidates.iter_mut().find(|c| c.key == key) {
+            Some(candidate) => (candidate.view, candidate.probability) = (view, probability),
+            None => self.candidates.push(Candidate { key, view, probability, begun: None }),
+        }
+    }
+
+    /// Whether any guess could be read.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.candidates.iter().any(|c| c.begun.is_none())
+    }
+
+    /// Replaces `guesses` by what is worth reading now, the most urgent first. `n_reads`: how many reads the disk has
+    /// still to do.
+    pub(crate) fn admit(&self, n_reads: usize, busy: Nanos, guesses: &mut Vec<Guess>) {
+        guesses.clear();
+        let waiting = self.candidates.iter().filter(|c| c.begun.is_none());
+        guesses.extend(waiting.map(|c| Guess { key: c.key, probability: c.probability }));
+        if self.config.gate == Gate::Open {
+            guesses.truncate(self.config.width_max);
+            return;
+        }
+        guesses.sort_unstable_by(|a, b| {
+            (a.key.layer.cmp(&b.key.layer))
+                .then(b.probability.total_cmp(&a.probability))
+                .then(a.key.cmp(&b.key))
+        });
+        let mut left = self.allowance.left() as f32 - self.at_stake();
+        let (mut n_ahead, mut at) = (n_reads, None);
+        guesses.retain(|guess| {
+            if at.as_ref().is_none_or(|at: &Outlook| at.layer != guess.key.layer) {
+                at = Some(self.outlook(guess.key.layer, n_reads, busy));
+            }
+            at.as_mut().is_some_and(|at| self.take(at, guess, &mut n_ahead, &mut left))
+        });
+    }
+
+    /// Whether `guess` pays; counts it as taken if so.
+    fn take(&self, at: &mut Outlook, guess: &Guess, n_ahead: &mut usize, left: &mut f32) -> bool {
+        let at_stake = (1.0 - guess.probability) * self.bytes_of(guess.key.layer) as f32;
+        if at.width == 0 || at_stake > *left {
+            return false;
+        }
+        let before = Nanos(at.read.0 * (*n_ahead - at.n_reads) as u64);
+        let prospect = Prospect {
+            probability: guess.probability,
+            read: at.read,
+            hold: self.config.hold.unwrap_or(at.read),
+            spare: at.spare - before,
+            stall: at.stall,
+            price: self.allowance.price(),
+        };
+        let Some(saved) = saving(&prospect) else { return false };
+        at.stall = at.stall - saved;
+        at.width -= 1;
+        *n_ahead += 1;
+        *left -= at_stake;
+        true
+    }
+
+    /// What reads for `layer` would meet; while nothing is known of its times, none may begin.
+    fn outlook(&self, layer: LayerId, n_reads: usize, busy: Nanos) -> Outlook {
+        let of_layer = || self.candidates.iter().filter(|c| c.key.layer == layer);
+        let stage = of_layer().next().map(|c| c.view.stage);
+        let times = (self.pace.read(), stage.and_then(|stage| self.pace.lead(stage, layer, busy)));
+        let (Some(read), Some(lead), Some(turn)) = (times.0, times.1, self.pace.turn(layer)) else {
+            return Outlook { layer, read: Nanos(0), spare: Nanos(0), stall: Nanos(0), width: 0, n_reads };
+        };
+        let wanted: f32 = of_layer().map(|c| c.probability).sum();
+        let saved = of_layer().filter_map(|c| c.begun).fold(Nanos(0), |sum, saved| sum + saved);
+        let n_begun = of_layer().filter(|c| c.begun.is_some()).count();
+        let reads = read.times(wanted + 0.5);
+        Outlook {
+            layer,
+            read,
+            spare: lead.spare(Nanos(read.0 * n_reads as u64)),
+            stall: (reads - Nanos(turn.0 * OVERLAP_PERCENT / 100)) - saved,
+            width: self.trial.width().saturating_sub(n_begun),
+            n_reads,
+        }
+    }
+
+    /// Bytes that guesses under way are expected to waste.
+    fn at_stake(&self) -> f32 {
+        let begun = self.candidates.iter().filter(|c| c.begun.is_some());
+        begun.map(|c| (1.0 - c.probability) * self.bytes_of(c.key.layer) as f32).sum()
+    }
+
+    /// A read was begun for the guess.
+    pub(crate) fn begun(&mut self, key: ExpertKey) {
+        let saved = self.pace.read().unwrap_or_default();
+        self.acted_in_pass = true;
+        if let Some(candidate) = self.candidates.iter_mut().find(|c| c.key == key) {
+            candidate.begun = Some(saved.times(candidate.probability));
+        }
+    }
+
+    /// The read was taken back before it began: it is a guess like any other again.
+    pub(crate) fn withdrawn(&mut self, key: ExpertKey) {
+        if let Some(candidate) = self.candidates.iter_mut().find(|c| c.key == key) {
+            candidate.begun = None;
+        }
+    }
+
+    /// The guess can't be read.
+    pub(crate) fn drop_guess(&mut self, key: ExpertKey) {
+        self.candidates.retain(|c| c.key != key);
+    }
+
+    /// The turn of `layer` begins, which wants `wanted`, ascending; those guesses that weren't on the wire have been
+    /// withdrawn.
+    pub(crate) fn opened(&mut self, layer: LayerId, wanted: &[ExpertKey], busy: Nanos) {
+        self.pace.opened(layer, busy);
+        let is_wanted = |key: ExpertKey| wanted.binary_search(&key).is_ok();
+        for &Offered { view, key, rank } in self.offered.iter().filter(|offered| offered.key.layer == layer) {
+            self.calibration.learn(view, layer, rank, is_wanted(key));
+        }
+        self.offered.retain(|offered| offered.key.layer != layer);
+        let saved = self.candidates.iter().filter(|c| c.key.layer == layer).filter_map(|c| c.begun);
+        let saved = saved.fold(0, |sum, saved| sum + i64::try_from(saved.0).unwrap_or(0));
+        if let Some(worth) = self.worth.get_mut(layer.idx()) {
+            *worth += saved / SAMPLES - *worth / SAMPLES;
+        }
+        let bytes = self.bytes_of(layer);
+        for candidate in self.candidates.iter().filter(|c| c.key.layer == layer && c.begun.is_some()) {
+            if is_wanted(candidate.key) {
+                self.allowance.useful(bytes);
+            } else {
+                self.allowance.wasted(bytes);
+            }
+        }
+        self.candidates.retain(|c| c.key.layer != layer);
+    }
+
+    /// An expert that a router asked for has been read.
+    pub(crate) fn demand_landed(&mut self, bytes: u64) {
+        self.allowance.useful(bytes);
+    }
+
+    /// A router wants an expert that was guessed for an earlier pass, in vain.
+    pub(crate) fn used_later(&mut self, layer: LayerId) {
+        self.allowance.refund(self.bytes_of(layer));
+    }
+
+    /// A record of `layer` has so many bytes.
+    pub(crate) fn record(&mut self, layer: LayerId, bytes: u64) {
+        if self.record_bytes.len() <= layer.idx() {
+            self.record_bytes.resize(layer.idx() + 1, 0);
+        }
+        self.record_bytes[layer.idx()] = bytes;
+    }
+
+    fn bytes_of(&self, layer: LayerId) -> u64 {
+        self.record_bytes.get(layer.idx()).copied().unwrap_or(0)
+    }
+
+    /// What was decided otherwise while the model ran.
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    fn note(&mut self, verdict: &Verdict) {
+        let Verdict { width, with, without, next, .. } = *verdict;
+        let choice = if width == 0 { "off".to_owned() } else { format!("{width} guesses a layer") };
+        let reason = format!(
+            "a token took {with} with guesses and {without} without; looked at again after {next} tokens"
+        );
+        self.changes.truncate(CHANGES_MAX - 1);
+        self.changes.push(Change { choice, reason });
+    }
+}
+
+/// What a guess about a layer would meet.
+struct Outlook {
+    layer: LayerId,
+    read: Nanos,
+    /// Time that the disk has before the layer is opened.
+    spare: Nanos,
+    /// Time that the layer is expected to wait.
+    stall: Nanos,
+    /// Guesses that it may still have.
+    width: usize,
+    /// Reads that the disk has still to do.
+    n_reads: usize,
+}
