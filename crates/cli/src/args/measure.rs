@@ -1,7 +1,9 @@
 //! Arguments of the commands that measure a model.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
+use forerun_decode::parse_bytes;
 use forerun_sim::Disk;
 use forerun_sim::disks::DISKS;
 use forerun_sim::trace::TOKENS_MAX as TRACE_TOKENS_MAX;
@@ -54,6 +56,32 @@ pub(crate) struct BenchArgs {
     /// Prints one JSON object with the medians and the telemetry, in place of the table
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ProbeArgs {
+    /// Model file (GGUF), any shard of a split one, or its folder
+    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Length of the reads, such as 1MiB; default: the longest range of the model's experts
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) record: Option<u64>,
+
+    /// Measures as if the disk gave no more than this, such as 1GB/s
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) disk_limit: Option<NonZeroU64>,
+
+    /// Does not keep the result for later runs
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+
+    /// Prints one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The same as --model
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// A text is read as it is; an answer to a prompt is recorded without the prompt.
