@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use copy::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs, VerifyArgs};
 use forerun_decode::{GUESSES_MAX, IoChoice, PredictorChoice, SamplerConfig, parse_bytes};
-pub(crate) use measure::{BenchArgs, PerplexityArgs};
+pub(crate) use measure::{BenchArgs, DiskWish, PerplexityArgs, PlanArgs, ProbeArgs, TraceArgs};
 
 use crate::pull::{Wish, revision};
 
@@ -43,6 +43,10 @@ pub(crate) enum Command {
     Pull(PullArgs),
     /// Measures the disk of a model file.
     Probe(ProbeArgs),
+    /// Records which experts a model uses, and what its routers guess one layer ahead.
+    Trace(TraceArgs),
+    /// Says what speed to expect of a model, for a range of memory, and which to choose.
+    Plan(PlanArgs),
 }
 
 /// What every command that runs a model takes.
@@ -230,32 +234,6 @@ pub(crate) struct PullArgs {
     /// Prints one JSON object in place of the path
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ProbeArgs {
-    /// Model file (GGUF), any shard of a split one, or its folder
-    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
-    pub(crate) model: Option<PathBuf>,
-
-    /// Length of the reads, such as 1MiB; default: the longest range of the model's experts
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub(crate) record: Option<u64>,
-
-    /// Measures as if the disk gave no more than this, such as 1GB/s
-    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
-    pub(crate) disk_limit: Option<NonZeroU64>,
-
-    /// Does not keep the result for later runs
-    #[arg(long)]
-    pub(crate) no_cache: bool,
-
-    /// Prints one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// The same as --model
-    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

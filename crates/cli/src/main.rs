@@ -13,11 +13,13 @@ mod interrupt;
 mod load;
 mod pack;
 mod perplexity;
+mod plan;
 mod probe;
 mod progress;
 mod pull;
 mod run;
 mod say;
+mod trace;
 mod verify;
 
 use std::error::Error;
@@ -50,6 +52,8 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::verify(args),
         Command::Pull(args) => pull::pull(args),
         Command::Probe(args) => probe::run(args),
+        Command::Trace(args) => trace::trace(args),
+        Command::Plan(args) => plan::plan(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

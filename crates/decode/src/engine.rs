@@ -1,11 +1,12 @@
 //! Builds the parts from a file and a budget, and runs steps through them.
 
+mod opening;
+mod outlook;
 mod parts;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forerun_arena::SLOT_ALIGN_BYTES;
 use forerun_compute::{Backend, Row, SequenceIdx, Step, StepOutput};
 use forerun_model::{Clock, ModelShape, Position, SystemClock, TokenId};
 use forerun_scheduler::{LookaheadConfig, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
@@ -13,13 +14,17 @@ use forerun_storage::{Resident, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
-use crate::io::{self, Disk};
+use crate::io::Disk;
 use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
+use crate::observe::RoutingObserver;
 use crate::sampler::SamplerConfig;
 use crate::step::StepLoop;
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer};
+pub use outlook::Outlook;
 pub use parts::bind_weights;
+
+use opening::Opening;
 
 /// Pages of this size are what a mapping rounds up to.
 const PAGE_BYTES: usize = 4096;
@@ -104,32 +109,14 @@ impl Engine {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_with(config: &EngineConfig, own: Parts) -> Result<Self, DecodeError> {
-        let (mut gguf, path) = parts::open(&config.model)?;
-        let (shape, catalog) = parts::experts(&gguf)?;
-        let (tokenizer, template) = parts::text(&mut gguf)?;
-        let (resident, weights) = parts::weights(&shape, &catalog, &gguf)?;
-        let traffic = parts::token_traffic(&shape, &catalog, &resident, &weights);
         let mut decisions = Vec::new();
-        let context = parts::context(config, &shape, &mut decisions)?;
-        let n_threads = parts::threads(config, &mut decisions);
-        let io = io::choose(config, &gguf, &catalog, &own.clock, &mut decisions)?;
-        let disk = io.disk.clone();
-        let plan = PlanInput {
-            shape: &shape,
-            slot_bytes: catalog.slot_bytes(io.align_bytes).next_multiple_of(SLOT_ALIGN_BYTES) as u64,
-            dense_bytes: parts::dense_bytes(&resident, &config.model, &weights),
-            text_bytes: tokenizer.estimated_bytes() as u64 + parts::header_bytes(&gguf),
-            io_bytes: io.bytes,
-            n_threads,
-            context,
-            kv: parts::kv_type(config.backend),
-            token_bytes_max: tokenizer.vocabulary().token_bytes_max(),
-            budget_bytes: config.budget_bytes,
-            slots: config.slots,
-            lendable: io.lendable.filter(|_| own.scheduler.is_none()),
-            logit_rows: config.logit_rows,
-        };
+        let opening = Opening::new(config, &own.clock, &mut decisions)?;
+        let plan = opening.plan_input(config);
+        let plan = PlanInput { lendable: plan.lendable.filter(|_| own.scheduler.is_none()), ..plan };
         let plan = parts::plan(plan, &mut decisions)?;
+        let Opening { gguf, path, shape, catalog, tokenizer, template, .. } = opening;
+        let Opening { resident, weights, traffic, n_threads, io, .. } = opening;
+        let disk = io.disk.clone();
         let backend = parts::backend(config, weights, &plan, n_threads, &mut decisions)?;
         let Parts { scheduler, predictor, lookahead, clock } = own;
         let read = parts::read_time(&shape, &disk, &catalog);
@@ -166,6 +153,11 @@ impl Engine {
             rows: Vec::new(),
             epoch: 0,
         })
+    }
+
+    /// From now on `observer` hears what routers say in every step, or nobody does. Its memory is the caller's affair.
+    pub fn watch(&mut self, observer: Option<Box<dyn RoutingObserver>>) {
+        self.steps.watch(observer);
     }
 
     /// Runs one step over consecutive text tokens that follow `past` ones and accepts them. The logits that are wanted

@@ -16,6 +16,7 @@ mod heap;
 mod io;
 pub mod memory_plan;
 mod meter;
+pub mod observe;
 pub mod perplexity;
 pub mod sampler;
 pub mod session;
@@ -25,12 +26,13 @@ pub mod text;
 
 pub use bench::{Bench, BenchEvent, Pass};
 pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource, PredictorChoice};
-pub use engine::{Engine, Logits, Parts, TokenTraffic};
+pub use engine::{Engine, Logits, Outlook, Parts, TokenTraffic};
 pub use error::DecodeError;
 /// Most guesses that may be asked for.
 pub use forerun_scheduler::GUESSES_MAX;
 pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};
 pub use memory_plan::{MemoryPlan, SlotWish, bytes_text, parse_bytes};
+pub use observe::RoutingObserver;
 pub use perplexity::{Estimate, Perplexity, ScoreEvent, TextLength};
 pub use sampler::{Sampler, SamplerConfig, SamplerError};
 pub use session::Session;

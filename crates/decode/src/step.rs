@@ -1,18 +1,21 @@
 //! One pass through all layers: where the schedule and the arithmetic meet.
 
+use std::fmt;
+
 use forerun_compute::{Backend, ExpertJob, Scores, Step, StepOutput};
 use forerun_model::{LayerId, ModelShape, Routing, Stage};
 use forerun_scheduler::{GuessInput, Listener, Ready, Scheduler, View};
 
 use crate::DecodeError;
+use crate::observe::RoutingObserver;
 
 /// Runs steps; keeps the buffers between them.
-#[derive(Debug)]
 pub struct StepLoop {
     layers: Vec<LayerId>,
     n_experts: usize,
     routing: Routing,
     scores: Scores,
+    observer: Option<Box<dyn RoutingObserver>>,
 }
 
 impl StepLoop {
@@ -23,7 +26,13 @@ impl StepLoop {
             n_experts: shape.moe.n_experts,
             routing: Routing::default(),
             scores: Scores::default(),
+            observer: None,
         }
+    }
+
+    /// From now on `observer` hears what routers say, or nobody does.
+    pub fn watch(&mut self, observer: Option<Box<dyn RoutingObserver>>) {
+        self.observer = observer;
     }
 
     /// Runs `step` and leaves the logits in `output`. The caller then accepts the rows.
@@ -39,7 +48,11 @@ impl StepLoop {
     ) -> Result<(), DecodeError> {
         backend.begin(step)?;
         scheduler.begin_pass(step.rows.len());
+        if let Some(observer) = &mut self.observer {
+            observer.begin(step.rows);
+        }
         self.look_ahead(backend, Stage::Begin, 0, scheduler.listener())?;
+        self.show(backend, Stage::Begin, 0)?;
         for i in 0..self.layers.len() {
             self.layer(backend, scheduler, i)?;
         }
@@ -58,6 +71,10 @@ impl StepLoop {
         backend.mix_route(layer, &mut self.routing)?;
         let mut turn = scheduler.open_layer(layer, &self.routing)?;
         self.look_ahead(backend, Stage::Early, i + 1, turn.listener())?;
+        if let Some(observer) = &mut self.observer {
+            observer.routed(layer, &self.routing);
+        }
+        self.show(backend, Stage::Early, i + 1)?;
         backend.run_shared(layer)?;
         while let Some(Ready { key, lease, parts }) = turn.next_ready()? {
             let uses = self.routing.uses(key.expert);
@@ -65,7 +82,8 @@ impl StepLoop {
         }
         drop(turn);
         backend.close_layer(layer)?;
-        self.look_ahead(backend, Stage::Closed, i + 1, scheduler.listener())
+        self.look_ahead(backend, Stage::Closed, i + 1, scheduler.listener())?;
+        self.show(backend, Stage::Closed, i + 1)
     }
 
     /// Offers what the routers of the layers from the `first` on say at `stage`, as far as anybody listens.
@@ -88,5 +106,27 @@ impl StepLoop {
             to.offer(GuessInput { view, layer, n_experts, probabilities });
         }
         Ok(())
+    }
+
+    /// Tells the observer what the routers of the layers from the `first` on say at `stage`.
+    fn show(&mut self, backend: &mut dyn Backend, stage: Stage, first: usize) -> Result<(), DecodeError> {
+        let Self { layers, n_experts, scores, observer: Some(observer), .. } = self else { return Ok(()) };
+        for (&layer, ahead) in layers.iter().skip(first).zip(1..) {
+            let view = View { stage, ahead };
+            if !observer.asks(view) {
+                break;
+            }
+            backend.scores(stage, layer, scores)?;
+            let probabilities = &scores.probabilities;
+            observer.told(&GuessInput { view, layer, n_experts: *n_experts, probabilities });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for StepLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let n_layers = self.layers.len();
+        f.debug_struct("StepLoop").field("n_layers", &n_layers).finish_non_exhaustive()
     }
 }

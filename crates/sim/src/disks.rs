@@ -51,7 +51,7 @@ impl Disk {
     }
 
     /// How long `bytes` take at the full rate.
-    pub(crate) fn transfer(&self, bytes: u64) -> Nanos {
+    pub fn transfer(&self, bytes: u64) -> Nanos {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second.max(1));
         Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use forerun_arena::Arena;
 use forerun_model::{Clock as _, LayerId, Nanos, Routing, Stage};
 use forerun_scheduler::{
-    GuessInput, Listener, LookaheadConfig, N_SLOTS_MIN, PolicyName, Predictor, Scheduler, SchedulerConfig,
-    View,
+    GuessInput, Listener, LookaheadConfig, N_SLOTS_MIN, NoPredictor, PolicyName, Predictor, RouterAhead,
+    Scheduler, SchedulerConfig, View,
 };
 
 pub use compute::{Compute, Shares};
@@ -119,6 +119,22 @@ impl Replay {
             stats: scheduler.stats().since(&before),
             disk_bytes_per_second: self.disk.bytes_per_second,
         })
+    }
+
+    /// Runs `trace` with nobody guessing.
+    ///
+    /// # Errors
+    /// [`RunError`] when the slots can't be had.
+    pub fn on_demand(&self, trace: &Trace) -> Result<ReplayReport, RunError> {
+        self.run(trace, Box::new(NoPredictor))
+    }
+
+    /// Runs `trace` with the routers of the layers to come guessing.
+    ///
+    /// # Errors
+    /// [`RunError`] when the slots can't be had.
+    pub fn router_ahead(&self, trace: &Trace) -> Result<ReplayReport, RunError> {
+        self.run(trace, Box::new(RouterAhead::default()))
     }
 
     /// Runs `trace` with a predictor that always knows the next layer's experts, and nothing of the one behind it: what

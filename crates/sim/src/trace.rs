@@ -1,11 +1,12 @@
 //! A recorded routing: what a real model's routers chose, and what they guessed before.
 
 use forerun_model::{ExpertId, LayerId, Routing};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Guesses, TraceError};
 
-const TOKENS_MAX: u64 = 1 << 24;
+/// Most tokens of a trace.
+pub const TOKENS_MAX: usize = 1 << 24;
 const LAYERS_MAX: u64 = 1024;
 /// Ids of a trace are bytes.
 const EXPERTS_MAX: u64 = 256;
@@ -22,7 +23,7 @@ pub struct TraceShape {
 }
 
 /// Tokens of a trace that belong together: one text, or one answer.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Document {
     /// Where they come from.
     pub source: String,
@@ -50,7 +51,7 @@ pub struct Trace {
     /// What it guessed after that whole layer, or on the embedding.
     pub prev_out: Option<Guesses>,
     /// `[n_tokens, n_layers, top_k]`.
-    ids: Vec<u8>,
+    pub(crate) ids: Vec<u8>,
 }
 
 /// The part of a header that matters here.
@@ -89,7 +90,7 @@ impl Trace {
             return Err(TraceError::Format { format: header.format, version: header.version });
         }
         let n_experts = in_range("experts", header.experts, EXPERTS_MAX)?;
-        let n_tokens = in_range("tokens", header.tokens, TOKENS_MAX)?;
+        let n_tokens = in_range("tokens", header.tokens, TOKENS_MAX as u64)?;
         let n_layers = in_range("layers", header.layers, LAYERS_MAX)?;
         let top_k = in_range("top_k", header.top_k, n_experts as u64)?;
         let ids = array("ids", header.top_k, &header, arrays)?;
@@ -114,7 +115,7 @@ impl Trace {
         let n_layers = in_range("layers", n_layers as u64, LAYERS_MAX)?;
         let top_k = in_range("top_k", top_k as u64, n_experts as u64)?;
         assert!(ids.len().is_multiple_of(n_layers * top_k), "whole tokens");
-        let n_tokens = in_range("tokens", (ids.len() / (n_layers * top_k)) as u64, TOKENS_MAX)?;
+        let n_tokens = in_range("tokens", (ids.len() / (n_layers * top_k)) as u64, TOKENS_MAX as u64)?;
         let (documents, prev_mid, prev_out) = (Vec::new(), None, None);
         let trace = Self { n_tokens, n_layers, n_experts, top_k, documents, prev_mid, prev_out, ids };
         trace.check()?;

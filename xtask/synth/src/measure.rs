@@ -1,7 +1,6 @@
 //! Walks a written model's script with the real engine and writes down what its routers say, and what they would have
 //! said earlier.
 
-use std::cmp::Ordering;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +12,8 @@ use forerun_compute::{
 use forerun_decode::engine::bind_weights;
 use forerun_model::{Clock, ExpertId, LayerId, ModelShape, Position, Routing, Stage, SystemClock, TokenId};
 use forerun_scheduler::{LookaheadConfig, N_SLOTS_MIN, NoPredictor, PolicyName, Scheduler, SchedulerConfig};
-use forerun_sim::{Guesses, Recording, TraceShape};
+use forerun_sim::recording::best;
+use forerun_sim::{Document, Guesses, Recording, TraceShape};
 use forerun_storage::{Catalog, FileStore, Gguf, PreadBackend, PreadConfig, Resident, ResidentMode};
 
 use crate::args::Args;
@@ -26,14 +26,13 @@ const SLOTS_BYTES_MAX: usize = 3 << 30;
 /// Most experts whose ids fit a trace.
 const EXPERTS_MAX: usize = 256;
 
+/// Why writing down can't fail.
+const IN_MEMORY: &str = "a vector takes all that is written";
+
 /// What a walk leaves.
 #[derive(Debug)]
 pub(crate) struct Walk {
     pub(crate) recording: Recording,
-    /// The router one layer ahead: after the mixer of the layer before; for layer 0 on the embedding.
-    pub(crate) early: Guesses,
-    /// After the experts of the layer before, too.
-    pub(crate) closed: Guesses,
     /// The router two layers ahead, after the mixer; for layers 0 and 1 on the embedding.
     pub(crate) two_ahead: Guesses,
     /// Steps whose best token was the script's next, before the first that wasn't.
@@ -63,7 +62,9 @@ pub(crate) fn walk(args: &Args, n_tokens: usize) -> Result<Walk, SynthError> {
 /// # Errors
 /// [`SynthError::Io`].
 pub(crate) fn save(walk: &Walk, path: &Path) -> Result<(), SynthError> {
-    let (header, arrays) = walk.recording.files("synth", &walk.early);
+    let documents = [Document { source: "synth".into(), first: 0, count: walk.n_tokens }];
+    let header = walk.recording.header("synth", &documents);
+    let arrays = walk.recording.clone().into_columns().concat();
     for (ending, bytes) in [("json", header), ("bin", arrays)] {
         let path = path.with_added_extension(ending);
         fs::write(&path, bytes).map_err(|source| SynthError::Io { doing: "write", path, source })?;
@@ -77,7 +78,7 @@ struct Rig {
     scheduler: Scheduler,
     clock: Arc<dyn Clock>,
     layers: Vec<LayerId>,
-    top_k: usize,
+    n_predicted: usize,
     first_token: u32,
     n_script: usize,
     routing: Routing,
@@ -115,27 +116,21 @@ impl Rig {
         let scheduler = scheduler(&shape, &gguf, catalog, &clock)?;
         let moe = &shape.moe;
         let n_layers = shape.n_layers();
-        let guesses = || Guesses::new(n_layers, (2 * moe.top_k).min(moe.n_experts));
+        let trace = TraceShape { n_layers, n_experts: moe.n_experts, top_k: moe.top_k };
         Ok(Self {
             backend,
             scheduler,
             clock,
             layers: shape.layer_ids().collect(),
-            top_k: moe.top_k,
+            n_predicted: trace.n_predicted(),
             first_token,
             n_script,
             routing: Routing::default(),
             scores: Scores::default(),
             output: StepOutput::default(),
             walk: Walk {
-                recording: Recording::new(TraceShape {
-                    n_layers,
-                    n_experts: moe.n_experts,
-                    top_k: moe.top_k,
-                }),
-                early: guesses(),
-                closed: guesses(),
-                two_ahead: guesses(),
+                recording: Recording::new(trace),
+                two_ahead: Guesses::new(n_layers, trace.n_predicted()),
                 n_followed: 0,
                 n_tokens,
                 tokens_per_second: 0.0,
@@ -151,13 +146,13 @@ impl Rig {
         let row = Row { token, position: Position::text(place), wants_logits: true };
         let step = Step { sequence: SequenceIdx(0), past: position, rows: &[row], may_reject: false };
         self.backend.begin(&step)?;
-        self.walk.recording.begin(token);
-        let from_embedding = self.guess(Stage::Early, LayerId(0))?;
-        self.walk.early.push(&from_embedding);
-        self.walk.closed.push(&from_embedding);
+        self.walk.recording.begin(token).expect(IN_MEMORY);
+        let from_embedding = self.guess(Stage::Begin, LayerId(0))?;
+        self.walk.recording.push_prev_mid(&from_embedding).expect(IN_MEMORY);
+        self.walk.recording.push_prev_out(&from_embedding).expect(IN_MEMORY);
         self.walk.two_ahead.push(&from_embedding);
         if self.layers.len() > 1 {
-            let guess = self.guess(Stage::Early, LayerId(1))?;
+            let guess = self.guess(Stage::Begin, LayerId(1))?;
             self.walk.two_ahead.push(&guess);
         }
         for i in 0..self.layers.len() {
@@ -176,10 +171,10 @@ impl Rig {
         let layer = self.layers[i];
         let (next, after) = (self.layers.get(i + 1).copied(), self.layers.get(i + 2).copied());
         self.backend.mix_route(layer, &mut self.routing)?;
-        self.walk.recording.push(self.routing.row(0));
+        self.walk.recording.push(self.routing.row(0)).expect(IN_MEMORY);
         if let Some(next) = next {
             let guess = self.guess(Stage::Early, next)?;
-            self.walk.early.push(&guess);
+            self.walk.recording.push_prev_mid(&guess).expect(IN_MEMORY);
         }
         if let Some(after) = after {
             let guess = self.guess(Stage::Early, after)?;
@@ -195,7 +190,7 @@ impl Rig {
         self.backend.close_layer(layer)?;
         if let Some(next) = next {
             let guess = self.guess(Stage::Closed, next)?;
-            self.walk.closed.push(&guess);
+            self.walk.recording.push_prev_out(&guess).expect(IN_MEMORY);
         }
         Ok(())
     }
@@ -203,15 +198,7 @@ impl Rig {
     /// The best experts of `layer` by its router now, twice as many as it will choose.
     fn guess(&mut self, stage: Stage, layer: LayerId) -> Result<Vec<ExpertId>, SynthError> {
         self.backend.scores(stage, layer, &mut self.scores)?;
-        let probabilities = &self.scores.probabilities;
-        let mut experts: Vec<ExpertId> = (0..u16::MAX).map(ExpertId).take(probabilities.len()).collect();
-        let probability = |expert: &ExpertId| probabilities[usize::from(expert.0)];
-        experts.sort_by(|a, b| match probability(b).total_cmp(&probability(a)) {
-            Ordering::Equal => a.cmp(b),
-            order => order,
-        });
-        experts.truncate(2 * self.top_k);
-        Ok(experts)
+        Ok(best(&self.scores.probabilities, self.n_predicted))
     }
 }
 

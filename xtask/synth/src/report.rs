@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use forerun_model::LayerId;
 use forerun_sim::routing_stats::{busiest, lru_hits, mean, recall, reuse, union};
-use forerun_sim::{Trace, TraceError};
+use forerun_sim::{Guesses, Trace, TraceError};
 
 use crate::knobs::NARROW_EXPERTS_MAX;
 use crate::measure::Walk;
@@ -108,7 +108,7 @@ pub(crate) fn report(walk: &Walk) -> Result<String, TraceError> {
         let (here, text, chat) = (number(here), cell(trained[0]), cell(trained[1]));
         writeln!(out, "| {name} | {here} | {text} | {chat} |").expect("a string takes all that is written");
     }
-    Ok(out + "\n" + &layers(walk, &trace))
+    Ok(out + "\n" + &layers(&trace))
 }
 
 fn number(value: f64) -> String {
@@ -120,10 +120,11 @@ fn statistics(walk: &Walk, trace: &Trace) -> Vec<Statistic> {
     let warm = trace.n_tokens / 4;
     let later = |of: &dyn Fn(LayerId) -> f64| mean(trace.layers().skip(1), of);
     let all = |of: &dyn Fn(LayerId) -> f64| mean(trace.layers(), of);
+    let (early, closed) = guesses(trace);
     let mut rows = Vec::new();
     for (name, guesses) in [
-        ("after the mixer before", &walk.early),
-        ("after the experts before", &walk.closed),
+        ("after the mixer before", early),
+        ("after the experts before", closed),
         ("two layers ahead", &walk.two_ahead),
     ] {
         for p in [k, 2 * k] {
@@ -132,7 +133,7 @@ fn statistics(walk: &Walk, trace: &Trace) -> Vec<Statistic> {
     }
     for (name, layer) in [("layer 0, from the embedding", 0), ("layer 1, after the mixer before", 1)] {
         for p in [k, 2 * k] {
-            let recall = mean(trace.layers().skip(layer).take(1), |l| recall(trace, &walk.early, l, p));
+            let recall = mean(trace.layers().skip(layer).take(1), |l| recall(trace, early, l, p));
             rows.push((format!("recall@{p}, {name}"), recall));
         }
     }
@@ -150,8 +151,14 @@ fn statistics(walk: &Walk, trace: &Trace) -> Vec<Statistic> {
     rows
 }
 
+/// What routers guessed after the mixer of the layer before, and after the whole layer.
+fn guesses(trace: &Trace) -> (&Guesses, &Guesses) {
+    trace.prev_mid.as_ref().zip(trace.prev_out.as_ref()).expect("a walk records both")
+}
+
 /// A line for each layer: recalls, reuse, hits.
-fn layers(walk: &Walk, trace: &Trace) -> String {
+fn layers(trace: &Trace) -> String {
+    let (early, closed) = guesses(trace);
     let (k, quarter, warm) = (trace.top_k, trace.n_experts / 4, trace.n_tokens / 4);
     let mut out = format!("layer  early@{k}/{}  closed@{k}/{}  reuse 1/8  LRU {quarter}\n", 2 * k, 2 * k);
     for layer in trace.layers() {
@@ -159,10 +166,10 @@ fn layers(walk: &Walk, trace: &Trace) -> String {
         let line = format!(
             "{:>5}  {:.2}/{:.2}  {:.2}/{:.2}  {:.2}/{:.2}  {:.2}",
             layer.0,
-            found(&walk.early, k),
-            found(&walk.early, 2 * k),
-            found(&walk.closed, k),
-            found(&walk.closed, 2 * k),
+            found(early, k),
+            found(early, 2 * k),
+            found(closed, k),
+            found(closed, 2 * k),
             reuse(trace, layer, 1),
             reuse(trace, layer, 8),
             lru_hits(trace, layer, quarter, warm),

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use forerun_scheduler::NoPredictor;
-
 use super::*;
 use crate::TraceShape;
 
@@ -29,14 +27,10 @@ fn calm(trace: &Trace, n_slots: usize) -> Replay {
     Replay { n_warm: 0, n_tokens: trace.n_tokens, ..Replay::of(trace, n_slots, 1_000, DISK, compute) }
 }
 
-fn none() -> Box<dyn Predictor> {
-    Box::new(NoPredictor)
-}
-
 #[test]
 fn a_calm_machine_takes_what_the_sums_say() {
     let trace = fresh();
-    let report = calm(&trace, 16).run(&trace, none()).unwrap();
+    let report = calm(&trace, 16).on_demand(&trace).unwrap();
     // A layer: 2,000 mixer; both reads begin; 1,000 shared hide the first; its expert computes for 500; 500 are waited for
     // the second, which computes for 500. A token: 2 such layers and 2,000.
     assert_eq!(report.time, Nanos(4 * (2 * (2_000 + 1_000 + 500 + 500 + 500) + 2_000)));
@@ -97,7 +91,7 @@ fn more_slots_never_read_more_bytes() {
     let mut last = u64::MAX;
     for c in [4, 8, 16, 32, 64, 128, 256] {
         let replay = Replay::of(&trace, 16 * c, 1_300_000, disk, Compute::of_rate(10.0));
-        let report = Replay { n_tokens: 500, ..replay }.run(&trace, none()).unwrap();
+        let report = Replay { n_tokens: 500, ..replay }.on_demand(&trace).unwrap();
         assert!(report.stats.bytes_demand <= last, "{c} slots a layer: {report:?}");
         last = report.stats.bytes_demand;
     }
@@ -112,7 +106,7 @@ fn an_oracle_is_never_slower_than_nobody() {
             let mut replay = Replay::of(&trace, 16 * 48, 1_300_000, disk, Compute::of_rate(rate));
             replay.n_tokens = 200;
             replay.compute.shares.scores = 0.0;
-            let (nobody, oracle) = (replay.run(&trace, none()).unwrap(), replay.oracle(&trace).unwrap());
+            let (nobody, oracle) = (replay.on_demand(&trace).unwrap(), replay.oracle(&trace).unwrap());
             assert!(oracle.time <= nobody.time, "{name} {disk:?}: {} {}", oracle.time, nobody.time);
             assert!(oracle.stall() < nobody.stall() && oracle.recall() > 0.9, "{oracle:?}");
         }
@@ -126,7 +120,7 @@ fn a_stretched_model_is_as_local_as_the_trace() {
     let hits = |n_layers: usize| {
         let replay = Replay::of(&trace, 64 * n_layers, 1_300_000, disk, Compute::of_rate(10.0));
         let replay = Replay { n_layers, ..replay };
-        let report = replay.run(&trace, none()).unwrap();
+        let report = replay.on_demand(&trace).unwrap();
         assert_eq!(report.stats.wanted(), (replay.n_tokens * n_layers * trace.top_k) as u64);
         report.stats.hit_rate()
     };
