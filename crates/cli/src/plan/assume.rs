@@ -51,8 +51,9 @@ impl Assumed {
 
 fn disk(args: &PlanArgs, said: &mut Vec<Assumption>) -> Result<Disk, Box<dyn Error>> {
     let mut say = |disk: Disk, reason: String| {
-        let value =
-            format!("{}/s, {:.0} us", bytes_text(disk.bytes_per_second), disk.latency.as_millis_f64() * 1e3);
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let rate = disk.bytes_per_second as f64 / 1e9;
+        let value = format!("{rate:.2} GB/s, {:.0} us", disk.latency.as_millis_f64() * 1e3);
         said.push(Assumption { what: "disk", value, reason });
         Ok(disk)
     };
