@@ -179,12 +179,7 @@ impl Trace {
 }
 
 /// The bytes of the array `name`, `n_each` for every token and layer.
-fn array(
-    name: &'static str,
-    n_each: u64,
-    header: &Header,
-    arrays: &[u8],
-) -> Result<Vec<u8>, TraceError> {
+fn array(name: &'static str, n_each: u64, header: &Header, arrays: &[u8]) -> Result<Vec<u8>, TraceError> {
     let shape = [header.tokens, header.layers, n_each];
     let array = header.arrays.iter().find(|a| a.name == name && a.dtype == "u8" && a.shape == shape);
     let array = array.ok_or_else(|| TraceError::Array { name, expected: format!("u8 {shape:?}") })?;
@@ -237,7 +232,10 @@ mod tests {
     fn guessed(guesses: [u8; 6], document: &str) -> Result<Trace, TraceError> {
         let header = header(1, 8, 0)
             .replace("\"more\": true", &format!("\"predicted\": 3, \"documents\": [{document}]"))
-            .replace("}]}", r#"}, {"name": "pred:prev_out", "dtype": "u8", "shape": [1, 2, 3], "offset": 4}]}"#);
+            .replace(
+                "}]}",
+                r#"}, {"name": "pred:prev_out", "dtype": "u8", "shape": [1, 2, 3], "offset": 4}]}"#,
+            );
         Trace::parse(header.as_bytes(), &[&[0, 1, 2, 3], guesses.as_slice()].concat())
     }
 
@@ -257,7 +255,10 @@ mod tests {
         assert!(matches!(unknown, Err(TraceError::Expert { layer: 1, expert: 8, problem: "of fewer", .. })));
         let short = Trace::parse(
             header(1, 8, 0)
-                .replace("}]}", r#"}, {"name": "pred:prev_mid", "dtype": "u8", "shape": [1, 2, 3], "offset": 4}]}"#)
+                .replace(
+                    "}]}",
+                    r#"}, {"name": "pred:prev_mid", "dtype": "u8", "shape": [1, 2, 3], "offset": 4}]}"#,
+                )
                 .as_bytes(),
             &[0, 1, 2, 3],
         );
