@@ -1,5 +1,6 @@
 //! Which way experts are read, and why.
 
+mod bites;
 mod probed;
 
 use std::num::NonZeroU64;
@@ -95,20 +96,11 @@ pub(crate) fn choose(
     } else {
         way(config.io, &settings, gguf, decisions)
     };
-    let merge = match &way {
-        // Copying from memory or a mapping is as fast in pieces.
-        Way::Memory | Way::Mmap => MergeLimits::NONE,
-        Way::Uring(_) | Way::Pread(_) | Way::Cached => settings.merge,
-    };
-    let verify = if config.verify_reads { Verify::Always } else { Verify::Suspicious };
-    if config.verify_reads && !catalog.has_checksums() {
-        return Err(DecodeError::NoChecksums { path: gguf.files().files()[0].path.clone() });
-    }
+    let store = store_config(config, &way, &settings, gguf, catalog, decisions)?;
     if let Some(limit) = config.disk_limit {
         let reason = "asked for: reads are never over sooner than such a disk's".into();
         decisions.push(Decision::new("disk limit", format!("{}/s", bytes_text(limit.get())), reason));
     }
-    let store = StoreConfig { merge, verify };
     let align_bytes = match &way {
         Way::Uring(files) | Way::Pread(files) => files.align_bytes(),
         Way::Cached | Way::Mmap | Way::Memory => 1,
@@ -130,6 +122,30 @@ pub(crate) fn choose(
     };
     let disk = Disk { limit: limit.map(NonZeroU64::get), probed: settings.bytes_per_second, direct };
     Ok(Io { way, depth, limit, store, align_bytes, bytes, lendable, disk })
+}
+
+/// What is read together, what in pieces, and what is checked.
+fn store_config(
+    config: &EngineConfig,
+    way: &Way,
+    settings: &Probed,
+    gguf: &Gguf,
+    catalog: &Catalog,
+    decisions: &mut Vec<Decision>,
+) -> Result<StoreConfig, DecodeError> {
+    let verify = if config.verify_reads { Verify::Always } else { Verify::Suspicious };
+    if config.verify_reads && !catalog.has_checksums() {
+        return Err(DecodeError::NoChecksums { path: gguf.files().files()[0].path.clone() });
+    }
+    Ok(match way {
+        // Copying from memory or a mapping is as fast in pieces, and over as soon as it has begun.
+        Way::Memory | Way::Mmap => StoreConfig { merge: MergeLimits::NONE, verify, bite_bytes: None },
+        Way::Uring(_) | Way::Pread(_) | Way::Cached => {
+            let rates = [settings.bytes_per_second, config.disk_limit.map(NonZeroU64::get)];
+            let bite_bytes = bites::choose(rates.into_iter().flatten().min(), catalog, decisions);
+            StoreConfig { merge: settings.merge, verify, bite_bytes }
+        }
+    })
 }
 
 /// What can be used where it is mapped, unless something else was asked for that only copies can give.

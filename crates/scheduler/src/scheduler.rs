@@ -366,7 +366,8 @@ impl Scheduler {
             Ok(()) => {}
             Err(Refused { reason: RefusedReason::Never(error), .. }) => return Err(error),
             Err(Refused { reason: RefusedReason::QueueFull, .. }) => {
-                self.store_full = true;
+                // A guess may be refused for the sake of demands.
+                self.store_full |= origin == Origin::Demand;
                 self.depth_seen = self.slots.n_loading();
                 return Ok(false);
             }

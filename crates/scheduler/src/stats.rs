@@ -23,12 +23,14 @@ pub struct SchedulerStats {
     pub fetches: u64,
     /// Reads, of either kind, that brought an expert that had been there before.
     pub again: u64,
-    /// Reads that came back without bytes.
+    /// Reads that came back without bytes, but for guesses that were given up.
     pub failures: u64,
     /// Reads begun because a predictor guessed.
     pub guesses: u64,
-    /// Those of `guesses` that were taken back before their reading began.
+    /// Those of `guesses` that were taken back before anything was read for them.
     pub guesses_withdrawn: u64,
+    /// Those of `guesses` that were taken back when they had been read in part, or were being read.
+    pub guesses_given_up: u64,
     /// Guesses that were read, and that a router wanted before they lost their slot.
     pub guesses_used: u64,
     /// Time spent on asking routers ahead of their turn.
@@ -86,6 +88,7 @@ impl SchedulerStats {
             failures: self.failures - earlier.failures,
             guesses: self.guesses - earlier.guesses,
             guesses_withdrawn: self.guesses_withdrawn - earlier.guesses_withdrawn,
+            guesses_given_up: self.guesses_given_up - earlier.guesses_given_up,
             guesses_used: self.guesses_used - earlier.guesses_used,
             asking: self.asking - earlier.asking,
             bytes_demand: self.bytes_demand - earlier.bytes_demand,

@@ -56,6 +56,8 @@ pub struct Machine {
     pub compute: Nanos,
     /// Whether reads are compared with checksums.
     pub verify: Verify,
+    /// Longest read for a guess, as in [`StoreConfig::bite_bytes`].
+    pub bite_bytes: Option<u32>,
     /// Leases that are kept for a while after they were handed out; below `n_slots`.
     pub n_kept: usize,
 }
@@ -73,6 +75,7 @@ impl Machine {
             lookahead: LookaheadConfig::open(),
             compute: Nanos(0),
             verify: Verify::default(),
+            bite_bytes: None,
             n_kept: 0,
         }
     }
@@ -100,6 +103,8 @@ impl Machine {
             compute: Nanos::from_micros(rng.below(2_000)),
             verify: Verify::default(),
             n_kept: rng.index(n_slots),
+            // From a few of the toy's rows to most of its records.
+            bite_bytes: (!rng.happens(250)).then(|| 64 << rng.below(6)),
         }
     }
 
@@ -139,7 +144,8 @@ impl Machine {
             Guessing::Random { n_guesses_max } => Box::new(RandomPredictor::new(self.seed, n_guesses_max)),
             Guessing::Oracle => Box::new(Oracle),
         };
-        let store = StoreConfig { verify: self.verify, ..StoreConfig::default() };
+        let Self { verify, bite_bytes, .. } = *self;
+        let store = StoreConfig { verify, bite_bytes, ..StoreConfig::default() };
         let scheduler = Scheduler::new(SchedulerConfig {
             arena: Arena::new(self.n_slots, catalog.slot_bytes(self.profile.align_bytes))?,
             store: Box::new(FileStore::with_config(Arc::clone(catalog), set, Box::new(flash), store)),

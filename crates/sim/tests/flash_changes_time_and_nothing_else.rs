@@ -75,6 +75,7 @@ impl Met {
         self.stats.evictions += stats.evictions;
         self.stats.guesses += stats.guesses;
         self.stats.guesses_used += stats.guesses_used;
+        self.stats.guesses_given_up += stats.guesses_given_up;
         self.stats.bytes_wasted += stats.bytes_wasted;
         self.n_two_slots += u32::from(machine.n_slots == 2);
         self.n_keep_none += u32::from(machine.policy == PolicyName::KeepNone);
@@ -83,8 +84,9 @@ impl Met {
     fn assert_everything(&self) {
         let Self { log, stats, .. } = self;
         assert!(log.n_eio.min(log.n_interrupted).min(log.n_short).min(log.n_stalled) > 1000, "{log:?}");
-        let counts =
-            [stats.hits, stats.joins, stats.again, stats.evictions, stats.guesses, stats.guesses_used];
+        let SchedulerStats { guesses, guesses_used, guesses_given_up, .. } = *stats;
+        let counts = [stats.hits, stats.joins, stats.again, stats.evictions, guesses, guesses_used];
+        assert!(guesses_given_up > 1000, "{stats:?}");
         assert!(counts.iter().all(|&n| n > 1000) && stats.bytes_wasted > 0, "{stats:?}");
         assert!(self.n_two_slots.min(self.n_keep_none) > 5, "{} {}", self.n_two_slots, self.n_keep_none);
     }

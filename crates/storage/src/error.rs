@@ -98,6 +98,16 @@ pub enum StoreError {
         /// What the file says it should be.
         expected: u32,
     },
+    /// A guess that was being read was taken back: no failure, for nobody wanted it any more.
+    #[error(
+        "reading expert {key}, a guess, was given up after {read_bytes} bytes; begin it again if it is wanted"
+    )]
+    GivenUp {
+        /// The key.
+        key: ExpertKey,
+        /// Bytes that were read for it in vain.
+        read_bytes: u64,
+    },
 }
 
 impl StoreError {

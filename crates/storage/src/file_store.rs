@@ -8,20 +8,19 @@
 mod in_flight;
 mod plan;
 mod port;
+mod settle;
+mod withdraw;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::sync::Arc;
 
 use forerun_arena::WriteLease;
 use forerun_model::{ExpertKey, LayerId, Nanos};
 
 use crate::placement::Placement;
-use crate::{
-    Catalog, Completed, ExpertStore, Fetched, FileSet, Filled, Lent, Mapped, MergeLimits, Priority, Read,
-};
+use crate::{Catalog, Completed, ExpertStore, Fetched, FileSet, Lent, Mapped, MergeLimits, Priority, Read};
 use crate::{ReadBackend, Refused, RefusedReason, StoreError, StoreStats, Tag, Withdrawn};
-use in_flight::{Advance, InFlight, Piece};
+use in_flight::InFlight;
 use plan::Gaps;
 use port::Port;
 
@@ -48,6 +47,10 @@ pub struct StoreConfig {
     pub merge: MergeLimits,
     /// What is checked.
     pub verify: Verify,
+    /// Longest read for a guess, so that a demand waits no longer than for such a one, and a wrong guess can be given up
+    /// half-way. Rounded to whole blocks, and longer for guesses that would fill the queue. `None` reads guesses as
+    /// demands are read, and what was begun of them to its end.
+    pub bite_bytes: Option<u32>,
 }
 
 impl StoreConfig {
@@ -97,6 +100,10 @@ struct Fetch {
     n_pieces: usize,
     n_repeats: u32,
     error: Option<StoreError>,
+    /// Bytes of it that arrived, of pieces that are over.
+    read_bytes: u64,
+    /// It was taken back, but some of its pieces are at the disk: it ends with the last of them.
+    given_up: bool,
 }
 
 impl FileStore {
@@ -166,168 +173,36 @@ impl FileStore {
         self.in_flight.insert(read.tag, in_flight);
         self.port.submit(read);
     }
-
-    /// Decides about a read that came back, and acts.
-    fn settle(&mut self, Completed { mut read, result }: Completed) {
-        let mut state =
-            self.in_flight.remove(&read.tag).expect("a backend returns reads that were submitted, once");
-        self.stats.n_reads += 1;
-        self.stats.n_merged += u64::from(state.takes_count());
-        match result {
-            Ok(n_bytes) => {
-                assert!(n_bytes <= read.len_bytes(), "a backend read more than it was asked for");
-                self.stats.read_bytes += n_bytes;
-                let advance = state.advance(&mut read, n_bytes, self.port.limits().align_bytes);
-                for piece in state.take_whole() {
-                    self.end_piece(piece);
-                }
-                match advance {
-                    Advance::Whole => {}
-                    Advance::Nothing if state.is_stuck(n_bytes) => {
-                        let at = read.offset_bytes + n_bytes;
-                        self.fail(read, state, |fetch, piece, files| piece.truncated(fetch.key, at, files));
-                    }
-                    Advance::Part | Advance::Nothing => {
-                        self.stats.n_resumed += 1;
-                        self.submit(read, state);
-                    }
-                }
-            }
-            Err(source) => self.judge(read, state, source),
-        }
-    }
-
-    /// Repeats a read that failed, or gives it up.
-    fn judge(&mut self, read: Read, mut state: InFlight, source: io::Error) {
-        let is_interruption = matches!(source.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock);
-        let repeat = if is_interruption {
-            state.n_interruptions += 1;
-            state.n_interruptions <= INTERRUPTIONS_MAX
-        } else {
-            state.n_retries += 1;
-            StoreError::may_pass(&source) && state.n_retries <= RETRIES_MAX
-        };
-        if repeat && (is_interruption || state.pieces.len() == 1) {
-            self.stats.n_retries += 1;
-            self.submit(read, state);
-        } else if state.pieces.len() > 1 {
-            let mut next_id = self.next_id;
-            let reads = state.apart(read, || {
-                next_id += 1;
-                Tag(next_id)
-            });
-            self.next_id = next_id;
-            for (read, state) in reads {
-                self.stats.n_retries += 1;
-                self.submit(read, state);
-            }
-        } else {
-            let (kind, text, at) = (source.kind(), source.to_string(), read.offset_bytes);
-            let mut source = Some(source);
-            self.fail(read, state, |fetch, piece, files| StoreError::Io {
-                key: fetch.key,
-                path: files.path(piece.placed.range.file),
-                offset_bytes: at,
-                source: source.take().unwrap_or_else(|| io::Error::new(kind, text.clone())),
-            });
-        }
-    }
-
-    /// Gives up what is left of a read.
-    fn fail(
-        &mut self,
-        read: Read,
-        state: InFlight,
-        mut error: impl FnMut(&Fetch, &Piece, &FileSet) -> StoreError,
-    ) {
-        for piece in state.into_pieces(read.windows) {
-            let fetch = self.fetches.get_mut(&piece.fetch).expect("a piece's fetch isn't over");
-            if fetch.error.is_none() {
-                fetch.error = Some(error(fetch, &piece, &self.files));
-            }
-            self.end_piece(piece);
-        }
-    }
-
-    /// Takes a piece's windows back; ends the fetch with its last piece.
-    fn end_piece(&mut self, piece: Piece) {
-        let fetch = self.fetches.get_mut(&piece.fetch).expect("a piece's fetch isn't over");
-        for window in piece.done {
-            if let Some(lease) = window.join() {
-                fetch.lease = Some(lease);
-            }
-        }
-        fetch.n_pieces -= 1;
-        if fetch.n_pieces > 0 {
-            return;
-        }
-        let id = piece.fetch;
-        let mut fetch = self.fetches.remove(&id).expect("it was there a moment ago");
-        let lease = fetch.lease.take().expect("all windows of the slot were joined");
-        match fetch.error.take() {
-            Some(error) => self.end(fetch.key, Err(error)),
-            None => self.check(id, fetch, lease),
-        }
-    }
-
-    /// Looks at a full slot, and hands it out or reads it again.
-    fn check(&mut self, id: FetchId, mut fetch: Fetch, mut lease: WriteLease) {
-        let (mut last, ranges) = (None, fetch.placement.ranges.iter());
-        // Asked of each file once: they mostly are one.
-        let files = ranges.map(|placed| placed.range.file).filter(|file| last.replace(*file) != Some(*file));
-        let mut opened = files.filter_map(|file| self.files.files().get(usize::from(file)));
-        let changed = opened.find(|file| file.is_changed());
-        let record = self.catalog.record(fetch.key).expect("the key was in the catalog when it was begun");
-        let checksum = record.whole.zip(record.crc32c);
-        if let (Some(file), None) = (changed, checksum) {
-            let error = StoreError::Changed { key: fetch.key, path: file.path.clone() };
-            return self.end(fetch.key, Err(error));
-        }
-        let wanted = checksum.filter(|_| changed.is_some() || self.config.verify == Verify::Always);
-        if let Some((whole, expected)) = wanted {
-            // A packed record is placed as a whole, so it begins where its one range does.
-            let start = fetch.placement.ranges[0];
-            let before = whole.offset_bytes - start.range.offset_bytes;
-            let skip = usize::try_from(before).expect("less than a block") + start.slot_offset_bytes as usize;
-            let found = crc32c::crc32c(&lease.bytes_mut()[skip..skip + whole.len_bytes as usize]);
-            if found != expected && fetch.n_repeats < RETRIES_MAX {
-                self.stats.n_corrupt += 1;
-                fetch.n_repeats += 1;
-                fetch.lease = Some(lease);
-                self.fetches.insert(id, fetch);
-                return self.start_alone(id);
-            }
-            if found != expected {
-                let (key, offset_bytes) = (fetch.key, whole.offset_bytes);
-                let path = self.files.path(whole.file);
-                return self.end(key, Err(StoreError::Corrupt { key, path, offset_bytes, found, expected }));
-            }
-        }
-        let Placement { parts, .. } = fetch.placement;
-        let read_bytes = fetch.placement.read_bytes();
-        self.end(fetch.key, Ok(Filled { lease: lease.seal(), parts, read_bytes }));
-    }
-
-    fn end(&mut self, key: ExpertKey, result: Result<Filled, StoreError>) {
-        self.stats.n_failed += u64::from(result.is_err());
-        self.done.push(Fetched { key, result });
-    }
 }
 
 #[deny(clippy::missing_trait_methods, reason = "a new method must be thought about in every store")]
 impl ExpertStore for FileStore {
     fn begin(&mut self, key: ExpertKey, slot: WriteLease, priority: Priority) -> Result<(), Refused> {
-        if self.port.n_reads() + self.n_batch_reads >= self.port.limits().depth {
+        let n_reads = self.port.n_reads() + self.n_batch_reads;
+        if n_reads >= self.port.limits().depth {
             return Err(Refused { lease: slot, reason: RefusedReason::QueueFull });
         }
         let placement = match self.place(key, &slot) {
-            Ok(placement) => placement,
+            Ok(placement) => self.in_bites(placement, priority),
             Err(error) => return Err(Refused { lease: slot, reason: RefusedReason::Never(error) }),
         };
+        if self.is_crowded(priority, n_reads, placement.ranges.len()) {
+            return Err(Refused { lease: slot, reason: RefusedReason::QueueFull });
+        }
         self.n_batch_reads += placement.ranges.len();
         let id = self.next_id();
         let lease = Some(slot);
-        let fetch = Fetch { key, priority, placement, lease, n_pieces: 0, n_repeats: 0, error: None };
+        let fetch = Fetch {
+            key,
+            priority,
+            placement,
+            lease,
+            n_pieces: 0,
+            n_repeats: 0,
+            error: None,
+            read_bytes: 0,
+            given_up: false,
+        };
         self.fetches.insert(id, fetch);
         self.batch.push(id);
         Ok(())
@@ -349,7 +224,9 @@ impl ExpertStore for FileStore {
         let before = withdrawn.len();
         self.withdraw_batched(layer, withdrawn);
         self.withdraw_started(layer, withdrawn);
-        self.stats.n_withdrawn += (withdrawn.len() - before) as u64;
+        let in_part = withdrawn[before..].iter().filter(|withdrawn| withdrawn.read_bytes > 0).count();
+        self.stats.n_given_up += in_part as u64;
+        self.stats.n_withdrawn += (withdrawn.len() - before - in_part) as u64;
     }
 
     fn wait(&mut self, until: Nanos, done: &mut Vec<Fetched>) {

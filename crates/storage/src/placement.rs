@@ -29,6 +29,25 @@ pub struct Placement {
     pub parts: PartOffsets,
 }
 
+impl Placed {
+    /// The same range in pieces of about one length, in order: each at most `bite_bytes` long, rounded down to whole
+    /// blocks of `align_bytes`, but one block at least.
+    pub fn in_bites(self, bite_bytes: u32, align_bytes: u32) -> impl Iterator<Item = Self> {
+        let Self { range, slot_offset_bytes, need_bytes } = self;
+        let bite_bytes = (bite_bytes / align_bytes * align_bytes).max(align_bytes);
+        let n_bites = range.len_bytes.div_ceil(bite_bytes).max(1);
+        let step_bytes = range.len_bytes.div_ceil(n_bites).next_multiple_of(align_bytes).max(align_bytes);
+        (0..range.len_bytes).step_by(step_bytes as usize).map(move |at| {
+            let len_bytes = step_bytes.min(range.len_bytes - at);
+            Self {
+                range: ByteRange { offset_bytes: range.offset_bytes + u64::from(at), len_bytes, ..range },
+                slot_offset_bytes: slot_offset_bytes + at,
+                need_bytes: len_bytes.min(need_bytes - at),
+            }
+        })
+    }
+}
+
 impl Placement {
     /// Places `record`, in blocks of `align_bytes`. Parts that share a block, or touch, are one range.
     pub fn new(record: &Record, align_bytes: u32) -> Self {
@@ -56,6 +75,29 @@ impl Placement {
         }
         let [gate, up, down] = parts;
         Self { ranges, parts: PartOffsets { gate, up, down } }
+    }
+
+    /// The same record, each range in pieces of at most `bite_bytes`: see [`Placed::in_bites`].
+    #[must_use]
+    pub fn in_bites(self, bite_bytes: u32, align_bytes: u32) -> Self {
+        let bites = self.ranges.into_iter().flat_map(|placed| placed.in_bites(bite_bytes, align_bytes));
+        Self { ranges: bites.collect(), parts: self.parts }
+    }
+
+    /// Where the bytes end, in its file, that the range is for of which `piece` is a part.
+    pub(crate) fn end_bytes(&self, piece: &Placed) -> u64 {
+        let end = |placed: &Placed| placed.range.offset_bytes + u64::from(placed.need_bytes);
+        let mut at = end(piece);
+        let after =
+            self.ranges.iter().skip_while(|placed| placed.slot_offset_bytes <= piece.slot_offset_bytes);
+        for next in after {
+            // Ranges that touch are one, so what follows without a gap is of the same.
+            if next.range.file != piece.range.file || next.range.offset_bytes != at {
+                break;
+            }
+            at = end(next);
+        }
+        at
     }
 
     /// Bytes of the slot that it needs.
@@ -166,12 +208,50 @@ mod tests {
         }
     }
 
+    #[test]
+    fn bites_are_of_about_one_length_and_of_whole_blocks() {
+        let lens = |len: u32, bite_bytes, align_bytes| {
+            let placed = widened(range(0, len), align_bytes, 0);
+            let bites: Vec<_> = placed.in_bites(bite_bytes, align_bytes).collect();
+            bites.iter().map(|bite| (bite.range.len_bytes, bite.need_bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(lens(100, 100, 1), [(100, 100)]);
+        assert_eq!(lens(100, 60, 1), [(50, 50), (50, 50)]);
+        assert_eq!(lens(100, 33, 1), [(25, 25); 4]);
+        assert_eq!(lens(3000, 1100, 512), [(1024, 1024), (1024, 1024), (1024, 952)]);
+        assert_eq!(lens(2000, 3, 1024), [(1024, 1024), (1024, 976)]);
+    }
+
+    /// The bites cover the ranges exactly, in order, each in whole blocks and at most `bite_bytes` long.
+    fn check_bites(whole: &Placement, bitten: &Placement, bite_bytes: u32) {
+        assert_eq!(whole.parts, bitten.parts);
+        assert_eq!((whole.read_bytes(), whole.slot_bytes()), (bitten.read_bytes(), bitten.slot_bytes()));
+        let mut bites = bitten.ranges.iter();
+        for placed in &whole.ranges {
+            let (mut at, mut need_bytes) = (0, 0);
+            while at < placed.range.len_bytes {
+                let bite = bites.next().unwrap();
+                assert_eq!(bite.range.file, placed.range.file);
+                assert_eq!(bite.range.offset_bytes, placed.range.offset_bytes + u64::from(at));
+                assert_eq!(bite.slot_offset_bytes, placed.slot_offset_bytes + at);
+                assert!((1..=bite_bytes).contains(&bite.range.len_bytes), "{bite:?}");
+                assert!((1..=bite.range.len_bytes).contains(&bite.need_bytes), "{bite:?}");
+                assert_eq!(bitten.end_bytes(bite), whole.end_bytes(placed), "{bite:?} of {placed:?}");
+                at += bite.range.len_bytes;
+                need_bytes += bite.need_bytes;
+            }
+            assert_eq!((at, need_bytes), (placed.range.len_bytes, placed.need_bytes));
+        }
+        assert!(bites.next().is_none());
+    }
+
     proptest! {
         #[test]
         fn every_wanted_byte_lands_where_the_parts_say(
             starts in prop::array::uniform3(0u64..20_000),
             lens in prop::array::uniform3(1u32..3_000),
             align_bytes in prop::sample::select(vec![1u32, 512, 4096]),
+            bite_bytes in 0u32..9_000,
         ) {
             let parts = [0, 1, 2].map(|i| (starts[i], lens[i]));
             let placement = Placement::new(&record(parts), align_bytes);
@@ -195,6 +275,10 @@ mod tests {
                 prop_assert_eq!(range.len_bytes % align_bytes, 0);
                 prop_assert_eq!(slot_offset_bytes % align_bytes, 0);
             }
+            let whole = placement.clone();
+            let bitten = placement.in_bites(bite_bytes, align_bytes);
+            check_bites(&whole, &bitten, (bite_bytes / align_bytes * align_bytes).max(align_bytes));
+            let placement = whole;
             let apart = starts[0] + 3_000 <= starts[1] && starts[1] + 3_000 <= starts[2];
             prop_assert!(!apart || placement.slot_bytes() <= slot_bytes_max(lens, align_bytes));
         }

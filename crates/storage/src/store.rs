@@ -28,7 +28,8 @@ pub enum RefusedReason {
 pub struct Fetched {
     /// What was asked for.
     pub key: ExpertKey,
-    /// The expert's bytes, or why they can't be had after all retries. A failed fetch's slot is free again.
+    /// The expert's bytes, or why they can't be had after all retries. The slot of a fetch that failed, or was given up,
+    /// is free again.
     pub result: Result<Filled, StoreError>,
 }
 
@@ -52,20 +53,26 @@ pub struct Lent {
     pub parts: PartOffsets,
 }
 
-/// A guess that was taken back before its reading began.
+/// A guess that was taken back, and of which nothing is being read.
 #[derive(Debug)]
 pub struct Withdrawn {
     /// What was guessed.
     pub key: ExpertKey,
     /// The slot, whose bytes mean nothing.
     pub lease: WriteLease,
+    /// Bytes that were read for it in vain.
+    pub read_bytes: u64,
 }
 
 /// Keys in, filled slots out. Never blocks except in [`ExpertStore::wait`]; owns a lease from `begin` until it
 /// comes back.
 pub trait ExpertStore: Send {
     /// Takes on to fill `slot` with `key`. Keys that are begun together are read together where they lie side by side,
-    /// so the reading begins with the next [`Self::start`] or [`Self::wait`].
+    /// so the reading begins with the next [`Self::start`] or [`Self::wait`]. A guess may be read in pieces instead, so
+    /// that a demand passes it half-way.
+    ///
+    /// A key is begun again only after its last fetch came back, for [`Fetched`] tells fetches apart by their keys: one
+    /// that was given up is waited for first.
     ///
     /// # Errors
     /// [`Refused`] gives the lease back: the queue is full (try later), or the key is unknown or the slot too small
@@ -75,15 +82,18 @@ pub trait ExpertStore: Send {
     /// Starts to read what was begun: demands first, each in the order of the file.
     fn start(&mut self);
 
-    /// Makes a guess that was begun a demand: it goes before all guesses whose reading hasn't begun. Nothing is read
-    /// twice for it.
+    /// Makes a guess that was begun a demand: what of it isn't being read yet goes before all guesses. Nothing is read
+    /// twice for it. A guess that was given up stays so: when it came back, it can be begun anew.
     fn promote(&mut self, key: ExpertKey);
 
-    /// Takes back guesses whose reading hasn't begun: those of `layer`, or all with `None`.
+    /// Takes back guesses, those of `layer` or all with `None`, as far as that saves anything. One of which nothing is
+    /// being read comes back in `withdrawn`, at once. One that was read in part is *given up*, if the store can: no more
+    /// of it is begun, and when the disk is done with it, it comes back from [`Self::wait`] as
+    /// [`StoreError::GivenUp`]. One of which all was begun is read to its end, as if it had not been asked for.
     fn withdraw_guesses(&mut self, layer: Option<LayerId>, withdrawn: &mut Vec<Withdrawn>);
 
-    /// Moves finished fetches into `done`. Sleeps until there is one, or the clock passes `until`, or nothing is in
-    /// flight.
+    /// Moves finished fetches into `done`, with those that failed or were given up. Sleeps until there is one, or the
+    /// clock passes `until`, or nothing is in flight.
     fn wait(&mut self, until: Nanos, done: &mut Vec<Fetched>);
 
     /// The expert where it lies, if it can be used there: at once, without a slot and without an allocation. Whoever
@@ -128,8 +138,10 @@ pub struct StoreStats {
     pub n_retries: u64,
     /// Records that were read again because their checksum was wrong.
     pub n_corrupt: u64,
-    /// Guesses that were taken back before their reading began.
+    /// Guesses that were taken back before anything was read for them.
     pub n_withdrawn: u64,
+    /// Guesses that were taken back when they had been read in part, or were being read.
+    pub n_given_up: u64,
     /// Fetches that failed for good.
     pub n_failed: u64,
 }

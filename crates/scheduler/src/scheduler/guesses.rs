@@ -60,7 +60,7 @@ impl Scheduler {
     }
 
     /// The guesses of `layer` are over: those that were right become demands, and those that were wrong are taken back
-    /// unless their reading has begun.
+    /// or given up.
     pub(super) fn settle_guesses(&mut self, layer: LayerId) {
         let Self { wanted, slots, store, .. } = self;
         for &key in &*wanted {
@@ -74,19 +74,22 @@ impl Scheduler {
         self.lookahead.opened(layer, &self.wanted, busy);
     }
 
-    /// Takes back guesses whose reading hasn't begun; says whether there were any.
+    /// Takes back guesses as far as the store still can; says whether any came back at once.
     pub(super) fn withdraw_guesses(&mut self, layer: Option<LayerId>) -> bool {
         let mut withdrawn = std::mem::take(&mut self.withdrawn);
         self.store.withdraw_guesses(layer, &mut withdrawn);
         let any = !withdrawn.is_empty();
         self.store_full &= !any;
-        for Withdrawn { key, lease } in withdrawn.drain(..) {
+        for Withdrawn { key, lease, read_bytes } in withdrawn.drain(..) {
             let slot = lease.slot();
             debug_assert_eq!(self.slots.get(slot).key, key, "a store gives back what was begun");
             drop(lease);
             self.slots.vacate(slot);
             self.lookahead.withdrawn(key);
-            self.stats.guesses_withdrawn += 1;
+            match read_bytes {
+                0 => self.stats.guesses_withdrawn += 1,
+                _ => self.gave_up(read_bytes),
+            }
         }
         self.withdrawn = withdrawn;
         any

@@ -94,9 +94,16 @@ impl Scheduler {
         self.slots.fill(slot, filled);
     }
 
-    /// A read has failed. Who asked for it in this turn hears of it; who joined an older read gets one of their own.
+    /// A read has failed, or was a guess that was given up. Who asked for it in this turn hears of it; who joined an older
+    /// read gets one of their own.
     fn crash(&mut self, slot: SlotIdx, source: StoreError) {
-        self.stats.failures += 1;
+        match source {
+            StoreError::GivenUp { key, read_bytes } => {
+                self.lookahead.withdrawn(key);
+                self.gave_up(read_bytes);
+            }
+            _ => self.stats.failures += 1,
+        }
         let row = self.slots.get(slot);
         let (key, promised) = (row.key, row.promised);
         let asked_now = row.origin == Origin::Demand && row.turn == self.slots.turn();
@@ -110,5 +117,12 @@ impl Scheduler {
         if asked_now {
             self.failure.get_or_insert(SchedulerError::Fetch { key, source });
         }
+    }
+
+    /// A guess was given up after `read_bytes`, all for nothing.
+    pub(super) fn gave_up(&mut self, read_bytes: u64) {
+        self.stats.guesses_given_up += 1;
+        self.stats.bytes_guess += read_bytes;
+        self.stats.bytes_wasted += read_bytes;
     }
 }

@@ -110,8 +110,9 @@ proptest! {
         prop_assert!(stats.guesses_used <= stats.guesses && stats.bytes_wasted <= stats.bytes_guess);
         let landed = scheduler.store_stats().n_reads;
         let in_flight = scheduler.n_loading() as u64;
-        prop_assert_eq!(stats.bytes_demand + stats.bytes_guess, landed * RECORD_BYTES);
-        let over = landed + stats.failures + stats.guesses_withdrawn;
+        let in_vain = stats.guesses_given_up * BITE_BYTES;
+        prop_assert_eq!(stats.bytes_demand + stats.bytes_guess, landed * RECORD_BYTES + in_vain);
+        let over = landed + stats.failures + stats.guesses_withdrawn + stats.guesses_given_up;
         prop_assert_eq!(stats.fetches + stats.guesses, over + in_flight);
         if world.n_guesses == 0 {
             prop_assert_eq!((stats.guesses, stats.bytes_guess, stats.bytes_wasted), (0, 0, 0));

@@ -15,6 +15,8 @@ use forerun_storage::{
 
 /// Bytes of every record.
 pub(crate) const RECORD_BYTES: u64 = 64;
+/// What was read of a guess that is given up.
+pub(crate) const BITE_BYTES: u64 = 16;
 
 /// Chance from a seed.
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ pub(crate) struct ChanceStore {
     pub(crate) n_experts: usize,
     pub(crate) fail: FailPermille,
     pub(crate) reads: Vec<(ExpertKey, WriteLease, Priority)>,
+    /// Those of `reads` that are given up.
+    pub(crate) given_up: Vec<ExpertKey>,
     /// Finishes nothing at all, which no store may do.
     pub(crate) silent: bool,
     /// Finishes nothing before somebody sleeps.
@@ -61,6 +65,7 @@ impl ChanceStore {
             n_experts,
             fail: FailPermille::default(),
             reads: Vec::new(),
+            given_up: Vec::new(),
             silent: false,
             never_early: false,
             stats: StoreStats::default(),
@@ -90,19 +95,28 @@ impl ExpertStore for ChanceStore {
     fn start(&mut self) {}
 
     fn promote(&mut self, key: ExpertKey) {
-        for read in self.reads.iter_mut().filter(|read| read.0 == key) {
+        let given_up = self.given_up.contains(&key);
+        for read in self.reads.iter_mut().filter(|read| read.0 == key && !given_up) {
             read.2 = Priority::Demand;
         }
     }
 
     fn withdraw_guesses(&mut self, layer: Option<LayerId>, withdrawn: &mut Vec<Withdrawn>) {
-        // Some have begun, by chance.
+        // Some have begun, by chance, and are read on or given up.
         for i in (0..self.reads.len()).rev() {
             let (key, _, priority) = &self.reads[i];
             let leaves = *priority == Priority::Guess && layer.is_none_or(|layer| key.layer == layer);
-            if leaves && self.chance.below(2) == 0 {
-                let (key, lease, _) = self.reads.swap_remove(i);
-                withdrawn.push(Withdrawn { key, lease });
+            if !leaves || self.given_up.contains(key) {
+                continue;
+            }
+            match self.chance.below(5) {
+                0 | 1 => {
+                    let (key, lease, _) = self.reads.swap_remove(i);
+                    let read_bytes = BITE_BYTES * self.chance.below(2) as u64;
+                    withdrawn.push(Withdrawn { key, lease, read_bytes });
+                }
+                2 => self.given_up.push(*key),
+                _ => {}
             }
         }
     }
@@ -119,6 +133,12 @@ impl ExpertStore for ChanceStore {
             }
             let i = self.chance.below(self.reads.len());
             let (key, mut lease, _) = self.reads.swap_remove(i);
+            if let Some(at) = self.given_up.iter().position(|&given_up| given_up == key) {
+                self.given_up.swap_remove(at);
+                let result = Err(StoreError::GivenUp { key, read_bytes: BITE_BYTES });
+                done.push(Fetched { key, result });
+                continue;
+            }
             let fails = (self.chance.below(1000) as u64) < self.fail.0.load(Ordering::Relaxed);
             let result = if fails {
                 drop(lease);

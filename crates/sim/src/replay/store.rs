@@ -205,11 +205,11 @@ impl ExpertStore for TimedStore {
         let is_of = |key: ExpertKey| layer.is_none_or(|layer| key.layer == layer);
         let before = withdrawn.len();
         let batch = self.batch.extract_if(.., |wish| wish.2 == Priority::Guess && is_of(wish.0));
-        withdrawn.extend(batch.map(|(key, lease, _)| Withdrawn { key, lease }));
+        withdrawn.extend(batch.map(|(key, lease, _)| Withdrawn { key, lease, read_bytes: 0 }));
         for request in std::mem::take(&mut self.guesses) {
             if is_of(request.wishes[0].0) {
                 let wishes = request.wishes.into_iter();
-                withdrawn.extend(wishes.map(|(key, lease)| Withdrawn { key, lease }));
+                withdrawn.extend(wishes.map(|(key, lease)| Withdrawn { key, lease, read_bytes: 0 }));
             } else {
                 self.guesses.push_back(request);
             }

@@ -35,7 +35,7 @@ impl Default for UringConfig {
     /// Two at the disk: the one that was measured gave as much to one read of 1.3 MiB as to eight, and a demand that
     /// came while guesses were read took 2.6 ms with two, 6.5 with four, 10 with eight. A faster disk may want more.
     fn default() -> Self {
-        Self { device_depth: 2, depth: 64 }
+        Self { device_depth: 2, depth: 128 }
     }
 }
 

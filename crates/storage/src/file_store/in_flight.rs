@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 
 use forerun_arena::Window;
-use forerun_model::ExpertKey;
 
 use super::{FetchId, INTERRUPTIONS_MAX, RETRIES_MAX};
 use crate::placement::Placed;
-use crate::{FileSet, Read, StoreError, Tag};
+use crate::{Read, Tag};
 
 /// A part of a fetch that one read brings.
 pub(super) struct Piece {
@@ -19,6 +18,8 @@ pub(super) struct Piece {
     pub(super) done: Vec<Window>,
     /// Windows of the read that are still to be filled.
     pub(super) n_left: usize,
+    /// Bytes that never arrived, of a piece that is over.
+    pub(super) left_bytes: u64,
 }
 
 /// Whom a window of a read belongs to.
@@ -64,11 +65,9 @@ impl Piece {
         self.n_left == 0 && self.head.is_none()
     }
 
-    /// The file ended at `offset_bytes`, inside this piece of `key`.
-    pub(super) fn truncated(&self, key: ExpertKey, offset_bytes: u64, files: &FileSet) -> StoreError {
-        let range = self.placed.range;
-        let end_bytes = range.offset_bytes + u64::from(self.placed.need_bytes);
-        StoreError::Truncated { key, path: files.path(range.file), offset_bytes, end_bytes }
+    /// Bytes of it that arrived, of a piece that is over.
+    pub(super) fn read_bytes(&self) -> u64 {
+        u64::from(self.placed.range.len_bytes).saturating_sub(self.left_bytes)
     }
 }
 
@@ -176,10 +175,12 @@ impl InFlight {
     pub(super) fn into_pieces(mut self, windows: Vec<Window>) -> Vec<Piece> {
         for (window, role) in windows.into_iter().zip(self.roles) {
             if let Role::Of(idx) = role {
+                self.pieces[idx].left_bytes += window.len() as u64;
                 self.pieces[idx].done.push(window);
             }
         }
         for piece in &mut self.pieces {
+            piece.left_bytes += piece.head.as_ref().map_or(0, |head| head.len() as u64);
             piece.done.extend(piece.head.take());
         }
         self.pieces

@@ -1,4 +1,4 @@
-//! From fetches to reads and back: what is read together, and which guesses can still be taken back.
+//! From fetches to reads: what is read together, and what in pieces.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -9,11 +9,14 @@ use forerun_model::{ExpertKey, LayerId};
 use super::in_flight::{InFlight, Piece, Role};
 use super::{FetchId, FileStore};
 use crate::merge::merge;
-use crate::placement::Placed;
-use crate::{MergeLimits, Priority, Read, Tag, Withdrawn};
+use crate::placement::{Placed, Placement};
+use crate::{MergeLimits, Priority, Read, Tag};
 
 /// Gaps that can be read at once; when they are used up, ranges with a gap between them are reads of their own.
 const N_GAPS: usize = 16;
+
+/// One guess takes one of so many parts of the queue at most, and so much is kept for demands.
+const GUESS_SHARE: usize = 4;
 
 /// Memory for bytes that nobody wants.
 pub(super) struct Gaps(Option<Arena>);
@@ -46,6 +49,26 @@ struct Wanted {
 }
 
 impl FileStore {
+    /// `placement` as it is read: a guess in pieces.
+    pub(super) fn in_bites(&self, placement: Placement, priority: Priority) -> Placement {
+        let (Priority::Guess, Some(bite_bytes)) = (priority, self.config.bite_bytes) else {
+            return placement;
+        };
+        let limits = self.port.limits();
+        // One guess is no more of the queue than its share, however small the bites.
+        let n_bites_max = (limits.depth / GUESS_SHARE).max(1) as u64;
+        let longest = u32::try_from(placement.read_bytes().div_ceil(n_bites_max)).unwrap_or(u32::MAX);
+        placement.in_bites(bite_bytes.max(longest.next_multiple_of(limits.align_bytes)), limits.align_bytes)
+    }
+
+    /// Whether a guess of `n_bites` would take places that are kept for demands, which otherwise found the queue full
+    /// of the pieces of a few guesses. An idle store takes any.
+    pub(super) fn is_crowded(&self, priority: Priority, n_reads: usize, n_bites: usize) -> bool {
+        let depth = self.port.limits().depth;
+        let in_bites = priority == Priority::Guess && self.config.bite_bytes.is_some();
+        in_bites && n_reads > 0 && n_reads + n_bites > depth - depth / GUESS_SHARE
+    }
+
     /// Reads what was begun.
     pub(super) fn start_batch(&mut self, batch: &[FetchId]) {
         // Only experts of one layer and priority are read together: a guess must not hold up a demand, and what is
@@ -56,7 +79,11 @@ impl FileStore {
             groups.entry((fetch.priority, fetch.key.layer)).or_default().push(*id);
         }
         for ((priority, _), ids) in groups {
-            self.start_group(priority, &ids, self.config.merge);
+            match (priority, self.config.bite_bytes) {
+                // What is read together is given up together, if at all.
+                (Priority::Guess, Some(_)) => ids.iter().for_each(|&id| self.start_alone(id)),
+                _ => self.start_group(priority, &ids, self.config.merge),
+            }
         }
     }
 
@@ -137,7 +164,14 @@ impl FileStore {
                 let n_left = mine.len();
                 roles.extend(mine.iter().map(|_| Role::Of(pieces.len())));
                 read.windows.extend(mine);
-                pieces.push(Piece { fetch: wanted.fetch, placed: wanted.placed, head, done: vec![], n_left });
+                pieces.push(Piece {
+                    fetch: wanted.fetch,
+                    placed: wanted.placed,
+                    head,
+                    done: vec![],
+                    n_left,
+                    left_bytes: 0,
+                });
                 at = wanted.placed.range.end_bytes();
             }
             let n = pieces.len();
@@ -148,7 +182,7 @@ impl FileStore {
 
     /// Makes a fetch, and the reads for it that haven't begun, demands.
     pub(super) fn promote_fetch(&mut self, key: ExpertKey) {
-        let found = self.fetches.iter_mut().find(|(_, fetch)| fetch.key == key);
+        let found = self.fetches.iter_mut().find(|(_, fetch)| fetch.key == key && !fetch.given_up);
         let Some((&id, fetch)) = found else { return };
         fetch.priority = Priority::Demand;
         let serves = |state: &InFlight| state.pieces.iter().any(|piece| piece.fetch == id);
@@ -160,70 +194,6 @@ impl FileStore {
                 read.priority = Priority::Demand;
                 self.port.submit(read);
             }
-        }
-    }
-
-    /// Takes back guesses that weren't started.
-    pub(super) fn withdraw_batched(&mut self, layer: Option<LayerId>, withdrawn: &mut Vec<Withdrawn>) {
-        let Self { batch, fetches, n_batch_reads, .. } = self;
-        batch.retain(|id| {
-            let fetch = &fetches[id];
-            let leaves =
-                fetch.priority == Priority::Guess && layer.is_none_or(|layer| fetch.key.layer == layer);
-            if leaves {
-                let fetch = fetches.remove(id).expect("it was there a moment ago");
-                *n_batch_reads -= fetch.placement.ranges.len();
-                let lease = fetch.lease.expect("a fetch of the batch has its slot");
-                withdrawn.push(Withdrawn { key: fetch.key, lease });
-            }
-            !leaves
-        });
-    }
-
-    /// Takes back guesses none of whose reads has begun.
-    pub(super) fn withdraw_started(&mut self, layer: Option<LayerId>, withdrawn: &mut Vec<Withdrawn>) {
-        let leaves = |piece: &Piece| {
-            let fetch = &self.fetches[&piece.fetch];
-            fetch.priority == Priority::Guess
-                && layer.is_none_or(|layer| fetch.key.layer == layer)
-                && fetch.n_pieces == fetch.placement.ranges.len()
-        };
-        let reads = self.in_flight.iter().filter(|(_, state)| state.pieces.iter().all(leaves));
-        let mut tags: Vec<Tag> = reads.map(|(&tag, _)| tag).collect();
-        tags.sort_unstable();
-        let mut taken: Vec<Read> = tags.into_iter().filter_map(|tag| self.port.withdraw(tag)).collect();
-        // A fetch of which another read has begun is read to its end, and so is what shares a read with it.
-        while let Some(at) = taken.iter().position(|read| self.is_partial(read, &taken)) {
-            let read = taken.remove(at);
-            self.port.submit(read);
-        }
-        for read in taken {
-            let state = self.in_flight.remove(&read.tag).expect("a read of ours");
-            for piece in state.into_pieces(read.windows) {
-                self.forget(piece, withdrawn);
-            }
-        }
-    }
-
-    /// Whether a fetch that `read` serves needs a read that isn't among `taken`.
-    fn is_partial(&self, read: &Read, taken: &[Read]) -> bool {
-        let serves = |read: &Read, id| {
-            self.in_flight[&read.tag].pieces.iter().filter(|piece| piece.fetch == id).count()
-        };
-        self.in_flight[&read.tag].pieces.iter().any(|piece| {
-            let n: usize = taken.iter().map(|read| serves(read, piece.fetch)).sum();
-            n < self.fetches[&piece.fetch].n_pieces
-        })
-    }
-
-    /// Ends a piece of a guess that was taken back.
-    fn forget(&mut self, piece: Piece, withdrawn: &mut Vec<Withdrawn>) {
-        let lease = piece.done.into_iter().filter_map(Window::join).last();
-        let fetch = self.fetches.get_mut(&piece.fetch).expect("a piece's fetch isn't over");
-        fetch.n_pieces -= 1;
-        if let Some(lease) = lease {
-            let fetch = self.fetches.remove(&piece.fetch).expect("it was there a moment ago");
-            withdrawn.push(Withdrawn { key: fetch.key, lease });
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Faults that a scripted backend injects, and what the store makes of them.
 
+mod bites;
 mod rig;
 
 use std::io::ErrorKind;
@@ -7,7 +8,7 @@ use std::io::ErrorKind;
 use forerun_arena::{Arena, SlotIdx};
 
 use super::*;
-use crate::backend::queue::Waiting;
+use crate::Filled;
 use crate::catalog::tests::{catalog_of, catalog_over};
 use rig::{Act, DEEP, DIRECT, Rig, Scripted};
 
@@ -259,8 +260,7 @@ fn an_error_names_the_file_that_failed() {
     let catalog = Arc::new(catalog_over([0, 0, 1]));
     let arena = Arena::new(1, catalog.slot_bytes(1)).unwrap();
     let (whole, dead) = (Act::Read(u64::MAX), Act::Fail(ErrorKind::NotFound));
-    let script = [whole, whole, dead].into_iter().collect();
-    let backend = Scripted { script, queue: Waiting::default(), limits: DEEP, log: Arc::default() };
+    let backend = Scripted::new(DEEP, &[whole, whole, dead]);
     let mut store = FileStore::new(catalog, FileSet::new(files.to_vec()), Box::new(backend));
     let lease = arena.try_write(SlotIdx(0)).unwrap();
     store.begin(ExpertKey::new(0, 0), lease, Priority::Demand).unwrap();

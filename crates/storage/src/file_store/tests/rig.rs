@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use forerun_arena::{Arena, SlotIdx};
 
 use super::super::*;
-use crate::Limits;
 use crate::backend::copy_into;
 use crate::backend::queue::Waiting;
 use crate::catalog::tests::catalog_of;
+use crate::{Filled, Limits};
 
 /// What a scripted backend does with the next read.
 #[derive(Clone, Copy)]
@@ -25,6 +25,9 @@ pub(super) struct Scripted {
     pub(super) script: VecDeque<Act>,
     pub(super) queue: Waiting,
     pub(super) limits: Limits,
+    /// Reads that have begun and can't be withdrawn: the disk has `n_wire_max` at once.
+    pub(super) wire: VecDeque<Read>,
+    pub(super) n_wire_max: usize,
     /// Every read that began, as `offset+len>slots`, with a `?` for a guess.
     pub(super) log: Arc<Mutex<Vec<String>>>,
 }
@@ -35,6 +38,22 @@ pub(super) fn byte_at(offset_bytes: u64) -> u8 {
     low ^ high.wrapping_mul(37)
 }
 
+impl Scripted {
+    pub(super) fn new(limits: Limits, script: &[Act]) -> Self {
+        let script = script.iter().copied().collect();
+        let (queue, wire, log) = (Waiting::default(), VecDeque::new(), Arc::default());
+        Self { script, queue, limits, wire, n_wire_max: 0, log }
+    }
+
+    fn fill_wire(&mut self) {
+        while self.wire.len() < self.n_wire_max
+            && let Some(read) = self.queue.pop()
+        {
+            self.wire.push_back(read);
+        }
+    }
+}
+
 impl ReadBackend for Scripted {
     fn limits(&self) -> Limits {
         self.limits
@@ -42,10 +61,11 @@ impl ReadBackend for Scripted {
 
     fn submit(&mut self, read: Read) -> Result<(), Read> {
         read.assert_aligned(self.limits.align_bytes);
-        if self.queue.len() == self.limits.depth {
+        if self.queue.len() + self.wire.len() == self.limits.depth {
             return Err(read);
         }
         self.queue.push(read);
+        self.fill_wire();
         Ok(())
     }
 
@@ -54,7 +74,11 @@ impl ReadBackend for Scripted {
     }
 
     fn wait(&mut self, until: Nanos, done: &mut Vec<Completed>) {
-        let Some(mut read) = (until > Nanos(0)).then(|| self.queue.pop()).flatten() else { return };
+        if until == Nanos(0) {
+            return;
+        }
+        let Some(mut read) = self.wire.pop_front().or_else(|| self.queue.pop()) else { return };
+        self.fill_wire();
         let mut slots: Vec<u32> = read.windows.iter().map(|window| window.slot().0).collect();
         slots.dedup();
         let mark = if read.priority == Priority::Guess { "?" } else { "" };
@@ -87,11 +111,21 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(limits: Limits, script: &[Act]) -> Self {
+        Self::over(Scripted::new(limits, script), StoreConfig::default())
+    }
+
+    /// Guesses in bites, over a disk that has so many reads at once.
+    pub(super) fn biting(limits: Limits, bite_bytes: u32, n_wire_max: usize, script: &[Act]) -> Self {
+        let config = StoreConfig { bite_bytes: Some(bite_bytes), ..StoreConfig::default() };
+        Self::over(Scripted { n_wire_max, ..Scripted::new(limits, script) }, config)
+    }
+
+    fn over(backend: Scripted, config: StoreConfig) -> Self {
         let catalog = Arc::new(catalog_of());
-        let arena = Arena::new(8, catalog.slot_bytes(limits.align_bytes)).unwrap();
-        let (script, log) = (script.iter().copied().collect(), Arc::default());
-        let backend = Scripted { script, queue: Waiting::default(), limits, log: Arc::clone(&log) };
-        let store = FileStore::new(catalog, FileSet::new(Vec::new()), Box::new(backend));
+        let arena = Arena::new(8, catalog.slot_bytes(backend.limits.align_bytes)).unwrap();
+        let log = Arc::clone(&backend.log);
+        let files = FileSet::new(Vec::new());
+        let store = FileStore::with_config(catalog, files, Box::new(backend), config);
         Self { store, arena, log, done: Vec::new() }
     }
 
@@ -124,6 +158,16 @@ impl Rig {
         }
         assert!(self.store.in_flight.is_empty() && self.store.fetches.is_empty());
         self.done[from..].iter().map(|fetched| fetched.key.expert.0).collect()
+    }
+
+    /// Lets the disk end so many reads.
+    pub(super) fn end_reads(&mut self, n: usize) {
+        self.store.start();
+        for _ in 0..n {
+            let mut completed = Vec::new();
+            self.store.port.wait(Nanos::MAX, &mut completed);
+            completed.into_iter().for_each(|completed| self.store.settle(completed));
+        }
     }
 
     pub(super) fn log(&self) -> String {
