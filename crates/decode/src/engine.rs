@@ -119,8 +119,8 @@ impl Engine {
         let disk = io.disk.clone();
         let backend = parts::backend(config, weights, &plan, n_threads, &mut decisions)?;
         let Parts { scheduler, predictor, lookahead, clock } = own;
-        let read = parts::read_time(&shape, &disk, &catalog);
-        let lookahead = lookahead.unwrap_or_else(|| parts::lookahead(config, read, &mut decisions));
+        let times = (parts::read_time(&shape, &disk, &catalog), parts::hold_time(&disk));
+        let lookahead = lookahead.unwrap_or_else(|| parts::lookahead(config, times, &mut decisions));
         let predictor = predictor.unwrap_or_else(|| parts::predictor(config.predictor));
         let scheduler = match scheduler {
             Some(scheduler) => scheduler,

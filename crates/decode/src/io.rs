@@ -50,11 +50,18 @@ pub(crate) struct Io {
 pub(crate) struct Disk {
     pub(crate) limit: Option<u64>,
     pub(crate) probed: Option<u64>,
+    /// The longest read for a guess; `None`: a whole expert.
+    pub(crate) bite_bytes: Option<u32>,
     /// The files whose direct reads may turn out otherwise later.
     direct: Option<DirectFiles>,
 }
 
 impl Disk {
+    /// Bytes a second that can be reckoned with.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        self.limit.into_iter().chain(self.probed).min()
+    }
+
     /// What the system has decided otherwise since.
     pub(crate) fn fallback(&self) -> Option<Decision> {
         let why = self.direct.as_ref().and_then(DirectFiles::fallback)?;
@@ -120,7 +127,12 @@ pub(crate) fn choose(
         Way::Uring(files) | Way::Pread(files) => Some(files.clone()),
         Way::Cached | Way::Mmap | Way::Memory => None,
     };
-    let disk = Disk { limit: limit.map(NonZeroU64::get), probed: settings.bytes_per_second, direct };
+    let disk = Disk {
+        limit: limit.map(NonZeroU64::get),
+        probed: settings.bytes_per_second,
+        bite_bytes: store.bite_bytes,
+        direct,
+    };
     Ok(Io { way, depth, limit, store, align_bytes, bytes, lendable, disk })
 }
 

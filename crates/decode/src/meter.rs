@@ -94,8 +94,7 @@ impl Meter {
             guess_recall: scheduler.guess_recall(),
             guess_precision: scheduler.guess_precision(),
             guess_ms: scheduler.asking.as_millis_f64(),
-            overlap_efficiency: self
-                .overlap_efficiency(disk.limit.into_iter().chain(disk.probed).min(), decode_ms),
+            overlap_efficiency: self.overlap_efficiency(disk.rate(), decode_ms),
             stall_ms,
             compute_ms: (loop_ms - stall_ms).max(0.0),
             memory: Memory::of(engine.plan(), process),

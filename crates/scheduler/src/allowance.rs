@@ -10,7 +10,7 @@ struct Spent {
     useful: u64,
     /// No router asked for these when their layer was opened.
     wasted: u64,
-    /// A router asked for these later, when they were still there.
+    /// A router asked for these later, when they were still there, or they weren't read to their end.
     refunded: u64,
 }
 
@@ -60,6 +60,11 @@ impl Allowance {
         let pass = &mut self.passes[self.at];
         pass.useful += bytes;
         pass.refunded += bytes;
+    }
+
+    /// Bytes that were counted as wasted, and not read after all.
+    pub(crate) fn unspent(&mut self, bytes: u64) {
+        self.passes[self.at].refunded += bytes;
     }
 
     /// Bytes that may still be read in vain.

@@ -357,6 +357,17 @@ impl Lookahead {
         }
     }
 
+    /// The read was given up half-way, before its layer was opened or when it was: then all of it has been counted.
+    pub(crate) fn given_up(&mut self, key: ExpertKey, read_bytes: u64) {
+        match self.candidates.iter_mut().find(|c| c.key == key) {
+            Some(candidate) => {
+                candidate.begun = None;
+                self.allowance.wasted(read_bytes);
+            }
+            None => self.allowance.unspent(self.bytes_of(key.layer).saturating_sub(read_bytes)),
+        }
+    }
+
     /// The guess can't be read.
     pub(crate) fn drop_guess(&mut self, key: ExpertKey) {
         self.candidates.retain(|c| c.key != key);

@@ -1,6 +1,7 @@
 //! Disks as a few numbers, by name.
 
 use forerun_model::Nanos;
+use forerun_storage::bite_bytes;
 
 /// How fast experts come from a disk when nothing else wants it.
 ///
@@ -48,6 +49,11 @@ impl Disk {
     /// How long a read of `bytes` takes when it is alone.
     pub fn alone(&self, bytes: u64) -> Nanos {
         self.latency + self.transfer(bytes)
+    }
+
+    /// The longest read for a guess, as the engine chooses it; `None`: a whole record.
+    pub fn bite_bytes(&self, record_bytes: u64) -> Option<u64> {
+        bite_bytes(self.bytes_per_second, record_bytes).map(u64::from)
     }
 
     /// How long `bytes` take at the full rate.

@@ -54,6 +54,8 @@ pub struct Replay {
     pub record_bytes: u64,
     /// Neighbouring experts that one read may bring; 1 merges nothing.
     pub merged_max: usize,
+    /// Guesses are read in pieces of so many bytes at most; `None`: whole.
+    pub bite_bytes: Option<u64>,
     /// Where experts come from.
     pub disk: Disk,
     /// How fast they are used.
@@ -78,6 +80,7 @@ impl Replay {
             lookahead: LookaheadConfig::default(),
             record_bytes,
             merged_max: 1,
+            bite_bytes: disk.bite_bytes(record_bytes),
             disk,
             compute,
             told: Told::Recorded,
@@ -146,6 +149,12 @@ impl Replay {
         Self { told: Told::Truth, lookahead: LookaheadConfig::open(), ..*self }.run(trace, Box::new(Oracle))
     }
 
+    /// How long a guess holds up demands at most: what can be on the wire of it.
+    fn hold(&self) -> Option<Nanos> {
+        let bite = self.disk.alone(self.bite_bytes?);
+        Some(Nanos(bite.0 * self.disk.depth.min(2) as u64))
+    }
+
     fn scheduler(
         &self,
         trace: &Trace,
@@ -157,6 +166,7 @@ impl Replay {
             n_experts: trace.n_experts,
             record_bytes: self.record_bytes,
             merged_max: self.merged_max,
+            bite_bytes: self.bite_bytes,
         };
         Ok(Scheduler::new(SchedulerConfig {
             // Nobody touches the bytes, so they are never there.
@@ -164,7 +174,10 @@ impl Replay {
             store: Box::new(TimedStore::new(self.disk, layout, clock.clone())),
             predictor,
             policy: self.policy.into(),
-            lookahead: self.lookahead,
+            lookahead: LookaheadConfig {
+                hold: self.lookahead.hold.or_else(|| self.hold()),
+                ..self.lookahead
+            },
             clock: Arc::new(clock.clone()),
         })?)
     }

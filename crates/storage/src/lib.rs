@@ -17,6 +17,7 @@
 #[cfg(feature = "async")]
 pub mod async_store;
 pub mod backend;
+mod bites;
 pub mod catalog;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -45,6 +46,7 @@ pub use backend::{
 };
 #[cfg(target_os = "linux")]
 pub use backend::{UringBackend, UringConfig};
+pub use bites::bite_bytes;
 pub use catalog::{ByteRange, Catalog, Record};
 #[cfg(target_os = "linux")]
 pub use error::UringError;

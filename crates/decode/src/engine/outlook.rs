@@ -66,7 +66,7 @@ impl Outlook {
 
     /// Which guesses would be read from a disk that takes `read` for an expert.
     pub fn lookahead(&self, read: Nanos) -> LookaheadConfig {
-        parts::lookahead(&self.config, Some(read), &mut Vec::new())
+        parts::lookahead(&self.config, (Some(read), None), &mut Vec::new())
     }
 
     /// What happens to an expert that was used.

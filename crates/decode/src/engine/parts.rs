@@ -177,10 +177,15 @@ pub(super) fn policy(slots: SlotWish) -> PolicyName {
 
 /// Time that the probed disk, or what it is let give, takes for one expert.
 pub(super) fn read_time(shape: &ModelShape, disk: &Disk, catalog: &Catalog) -> Option<Nanos> {
-    let rate = disk.limit.into_iter().chain(disk.probed).min()?;
+    let rate = disk.rate()?;
     let layouts = shape.layer_ids().filter_map(|layer| catalog.layout(layer));
     let bytes = layouts.map(|layout| layout.weight_bytes() as u64).max()?;
     Some(Nanos(bytes.saturating_mul(1_000_000_000) / rate.max(1)))
+}
+
+/// Time for which a guess that was given up still holds up demands: two pieces may be on the wire.
+pub(super) fn hold_time(disk: &Disk) -> Option<Nanos> {
+    Some(Nanos(2 * u64::from(disk.bite_bytes?) * 1_000_000_000 / disk.rate()?.max(1)))
 }
 
 pub(super) fn predictor(choice: PredictorChoice) -> Box<dyn Predictor> {
@@ -195,10 +200,10 @@ pub(super) fn predictor(choice: PredictorChoice) -> Box<dyn Predictor> {
 /// Which guesses are read, and why.
 pub(super) fn lookahead(
     config: &EngineConfig,
-    read: Option<Nanos>,
+    (read, hold): (Option<Nanos>, Option<Nanos>),
     decisions: &mut Vec<Decision>,
 ) -> LookaheadConfig {
-    let base = LookaheadConfig { read, ..LookaheadConfig::default() };
+    let base = LookaheadConfig { read, hold, ..LookaheadConfig::default() };
     let lookahead = LookaheadConfig { width_max: config.lookahead.unwrap_or(base.width_max), ..base };
     if config.predictor == PredictorChoice::None || lookahead.width_max == 0 {
         return LookaheadConfig { width_max: 0, ..lookahead };

@@ -85,10 +85,12 @@ impl Scheduler {
             debug_assert_eq!(self.slots.get(slot).key, key, "a store gives back what was begun");
             drop(lease);
             self.slots.vacate(slot);
-            self.lookahead.withdrawn(key);
             match read_bytes {
-                0 => self.stats.guesses_withdrawn += 1,
-                _ => self.gave_up(read_bytes),
+                0 => {
+                    self.lookahead.withdrawn(key);
+                    self.stats.guesses_withdrawn += 1;
+                }
+                _ => self.gave_up(key, read_bytes),
             }
         }
         self.withdrawn = withdrawn;

@@ -1,7 +1,7 @@
 //! Reads that come back: waited for, timed, counted, and put where their experts belong.
 
 use forerun_arena::SlotIdx;
-use forerun_model::Nanos;
+use forerun_model::{ExpertKey, Nanos};
 use forerun_storage::{Fetched, Filled, StoreError};
 
 use super::Scheduler;
@@ -99,8 +99,7 @@ impl Scheduler {
     fn crash(&mut self, slot: SlotIdx, source: StoreError) {
         match source {
             StoreError::GivenUp { key, read_bytes } => {
-                self.lookahead.withdrawn(key);
-                self.gave_up(read_bytes);
+                self.gave_up(key, read_bytes);
             }
             _ => self.stats.failures += 1,
         }
@@ -120,7 +119,8 @@ impl Scheduler {
     }
 
     /// A guess was given up after `read_bytes`, all for nothing.
-    pub(super) fn gave_up(&mut self, read_bytes: u64) {
+    pub(super) fn gave_up(&mut self, key: ExpertKey, read_bytes: u64) {
+        self.lookahead.given_up(key, read_bytes);
         self.stats.guesses_given_up += 1;
         self.stats.bytes_guess += read_bytes;
         self.stats.bytes_wasted += read_bytes;

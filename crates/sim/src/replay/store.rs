@@ -26,11 +26,18 @@ pub(super) struct Layout {
     pub(super) record_bytes: u64,
     /// Neighbours that one read may bring.
     pub(super) merged_max: usize,
+    /// Guesses are read in pieces of so many bytes at most, and can be given up between two.
+    pub(super) bite_bytes: Option<u64>,
 }
 
 /// One read: an expert, or neighbours of one layer, ascending.
 struct Request {
     wishes: Vec<(ExpertKey, WriteLease)>,
+    priority: Priority,
+    /// What is left of the transfer beyond the bite on the wire: nanoseconds at the full rate.
+    rest_ns: f64,
+    /// Nobody wants it any more.
+    given_up: bool,
 }
 
 struct OnWire {
@@ -98,6 +105,14 @@ impl TimedStore {
         self.at = at.max(to);
         let over = |read: &mut OnWire| read.begins_at <= at && read.left_ns < ROUNDING_NS;
         for read in self.on_wire.extract_if(.., over) {
+            if read.request.rest_ns > ROUNDING_NS && !read.request.given_up {
+                let queue = match read.request.priority {
+                    Priority::Demand => &mut self.demands,
+                    Priority::Guess => &mut self.guesses,
+                };
+                queue.push_front(read.request);
+                continue;
+            }
             self.stats.n_reads += 1;
             self.stats.n_merged += u64::from(read.request.wishes.len() > 1);
             self.stats.read_bytes += self.layout.record_bytes * read.request.wishes.len() as u64;
@@ -111,22 +126,46 @@ impl TimedStore {
         while self.on_wire.len() < self.disk.depth.max(1)
             && let Some(request) = self.demands.pop_front().or_else(|| self.guesses.pop_front())
         {
-            let bytes = self.layout.record_bytes * request.wishes.len() as u64;
-            let left_ns = span_ns(self.disk.transfer(bytes));
-            self.on_wire.push(OnWire { request, begins_at: self.at + self.disk.latency, left_ns });
+            let mut request = request;
+            let is_new = request.rest_ns == self.whole_ns(&request);
+            let bite = self.layout.bite_bytes.filter(|_| request.priority == Priority::Guess);
+            let left_ns =
+                request.rest_ns.min(bite.map_or(f64::MAX, |bite| span_ns(self.disk.transfer(bite))));
+            request.rest_ns -= left_ns;
+            // Where two are on the wire, the next bite's latency passes while the one before is moved.
+            let latency = if is_new || self.disk.depth < 2 { self.disk.latency } else { Nanos(0) };
+            self.on_wire.push(OnWire { request, begins_at: self.at + latency, left_ns });
         }
     }
 
     fn deliver(&mut self, done: &mut Vec<Fetched>) {
-        for (key, lease) in self.arrived.drain(..).flat_map(|request| request.wishes) {
-            self.n_taken -= 1;
-            let filled = Filled {
-                lease: lease.seal(),
-                parts: PartOffsets::default(),
-                read_bytes: self.layout.record_bytes,
-            };
-            done.push(Fetched { key, result: Ok(filled) });
+        for request in std::mem::take(&mut self.arrived) {
+            let is_part = request.rest_ns > ROUNDING_NS;
+            let read_bytes = self.moved_bytes(&request) / request.wishes.len() as u64;
+            for (key, lease) in request.wishes {
+                self.n_taken -= 1;
+                let result = if is_part {
+                    Err(StoreError::GivenUp { key, read_bytes })
+                } else {
+                    Ok(Filled { lease: lease.seal(), parts: PartOffsets::default(), read_bytes })
+                };
+                done.push(Fetched { key, result });
+            }
         }
+    }
+
+    /// How long the whole transfer takes at the full rate.
+    fn whole_ns(&self, request: &Request) -> f64 {
+        span_ns(self.disk.transfer(self.layout.record_bytes * request.wishes.len() as u64))
+    }
+
+    /// Bytes of a request that were moved.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast of floats saturates")]
+    #[expect(clippy::cast_precision_loss, reason = "experts are far smaller than 2^52 bytes")]
+    fn moved_bytes(&self, request: &Request) -> u64 {
+        let bytes = self.layout.record_bytes * request.wishes.len() as u64;
+        let left = request.rest_ns / self.whole_ns(request).max(ROUNDING_NS);
+        (bytes as f64 * (1.0 - left)).round() as u64
     }
 
     /// Adds `wish` to the last request if one read can bring both.
@@ -141,8 +180,15 @@ impl TimedStore {
             request.wishes.len() < merged_max && next == Some((key.layer, key.expert.0))
         };
         match queue.back_mut().filter(|_| !is_first).filter(fits) {
-            Some(request) => request.wishes.push((key, lease)),
-            None => queue.push_back(Request { wishes: vec![(key, lease)] }),
+            Some(request) => {
+                request.wishes.push((key, lease));
+                request.rest_ns += span_ns(self.disk.transfer(self.layout.record_bytes));
+            }
+            None => {
+                let rest_ns = span_ns(self.disk.transfer(self.layout.record_bytes));
+                let wishes = vec![(key, lease)];
+                queue.push_back(Request { wishes, priority, rest_ns, given_up: false });
+            }
         }
     }
 }
@@ -197,7 +243,13 @@ impl ExpertStore for TimedStore {
         }
         let has = |request: &Request| request.wishes.iter().any(|wish| wish.0 == key);
         let at = self.guesses.iter().position(has);
-        self.demands.extend(at.and_then(|at| self.guesses.remove(at)));
+        if let Some(mut request) = at.and_then(|at| self.guesses.remove(at)) {
+            request.priority = Priority::Demand;
+            self.demands.push_back(request);
+        }
+        for read in self.on_wire.iter_mut().filter(|read| has(&read.request) && !read.request.given_up) {
+            read.request.priority = Priority::Demand;
+        }
     }
 
     fn withdraw_guesses(&mut self, layer: Option<LayerId>, withdrawn: &mut Vec<Withdrawn>) {
@@ -208,11 +260,16 @@ impl ExpertStore for TimedStore {
         withdrawn.extend(batch.map(|(key, lease, _)| Withdrawn { key, lease, read_bytes: 0 }));
         for request in std::mem::take(&mut self.guesses) {
             if is_of(request.wishes[0].0) {
+                let read_bytes = self.moved_bytes(&request) / request.wishes.len() as u64;
                 let wishes = request.wishes.into_iter();
-                withdrawn.extend(wishes.map(|(key, lease)| Withdrawn { key, lease, read_bytes: 0 }));
+                withdrawn.extend(wishes.map(|(key, lease)| Withdrawn { key, lease, read_bytes }));
             } else {
                 self.guesses.push_back(request);
             }
+        }
+        for read in &mut self.on_wire {
+            let request = &mut read.request;
+            request.given_up |= request.priority == Priority::Guess && is_of(request.wishes[0].0);
         }
         let n_withdrawn = withdrawn.len() - before;
         self.n_taken -= n_withdrawn;

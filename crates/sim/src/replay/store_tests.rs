@@ -15,7 +15,7 @@ struct Rig {
 fn rig(depth: usize, latency_ns: u64, merged_max: usize) -> Rig {
     let clock = VirtualClock::new();
     let disk = Disk { depth, latency: Nanos(latency_ns), ..Disk::of_rate(1_000_000_000) };
-    let layout = Layout { n_layers: 2, n_experts: 10, record_bytes: 1_000, merged_max };
+    let layout = Layout { n_layers: 2, n_experts: 10, record_bytes: 1_000, merged_max, bite_bytes: None };
     let store = TimedStore::new(disk, layout, clock.clone());
     Rig { store, arena: Arena::new(100, 1).unwrap(), clock, n_begun: 0 }
 }
