@@ -33,8 +33,8 @@ struct Point {
     none_ms: f64,
     gated_ms: f64,
     oracle_ms: f64,
-    /// Share of the stall that the oracle hides which is hidden.
-    hidden: f64,
+    /// Share of the stall that the oracle hides which is hidden; `None` when it hides next to nothing.
+    hidden: Option<f64>,
     extra_bytes: f64,
 }
 
@@ -57,6 +57,7 @@ impl Point {
         let (none, gated, oracle) =
             (replay.on_demand(trace)?, replay.router_ahead(trace)?, replay.oracle(trace)?);
         let stall = |report: &forerun_sim::ReplayReport| report.stall().as_millis_f64();
+        let could = stall(&none) - stall(&oracle);
         Ok(Self {
             mb_per_second,
             tokens_per_second: rate,
@@ -64,14 +65,15 @@ impl Point {
             none_ms: none.ms_per_token(),
             gated_ms: gated.ms_per_token(),
             oracle_ms: oracle.ms_per_token(),
-            hidden: (stall(&none) - stall(&gated)) / (stall(&none) - stall(&oracle)).max(1e-6),
+            hidden: (could > stall(&none) / 100.0).then(|| (stall(&none) - stall(&gated)) / could),
             extra_bytes: gated.extra_bytes(),
         })
     }
 
     fn print(&self) {
+        let hidden = self.hidden.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", 100.0 * share));
         println!(
-            "{:5.1}  {:5.0}  {:5}  {:8.2}  {:8.2}  {:8.2}  {:9.3}  {:6.0}%  {:5.1}%",
+            "{:5.1}  {:5.0}  {:5}  {:8.2}  {:8.2}  {:8.2}  {:10.3}  {hidden:>6}  {:4.1}%",
             self.mb_per_second as f64 / 1e3,
             self.tokens_per_second,
             self.slots,
@@ -79,7 +81,6 @@ impl Point {
             self.gated_ms,
             self.oracle_ms,
             self.gated_ms / self.none_ms,
-            100.0 * self.hidden,
             100.0 * self.extra_bytes,
         );
     }
@@ -120,7 +121,7 @@ fn draw(points: &[Point], path: &str) -> Result<(), Failure> {
             .margin(8)
             .x_label_area_size(32)
             .y_label_area_size(40)
-            .build_cartesian_2d(0.0..128.0, 0.5..1.05)?;
+            .build_cartesian_2d(0.0..128.0, 0.5..1.1)?;
         chart.configure_mesh().x_desc("slots a layer").y_desc("time, of that without guesses").draw()?;
         for (rate, colour) in TOKENS_PER_SECOND.into_iter().zip(colours) {
             let of = move |ms: fn(&Point) -> f64| {

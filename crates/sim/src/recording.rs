@@ -123,7 +123,7 @@ impl<W: Write> Recording<W> {
     }
 
     /// What the router of the next layer guessed after the mixer of the layer before, or for the first layer on the
-    /// embedding: the [best](best) [`TraceShape::n_predicted`].
+    /// embedding: the [best] [`TraceShape::n_predicted`].
     ///
     /// # Errors
     /// The sink's.

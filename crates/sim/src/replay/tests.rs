@@ -60,7 +60,8 @@ fn what_was_recorded_is_what_is_told() {
         {"name": "pred:prev_mid", "dtype": "u8", "shape": [1, 2, 2], "offset": 2},
         {"name": "pred:prev_out", "dtype": "u8", "shape": [1, 2, 2], "offset": 6}]}"#;
     let trace = Trace::parse(header.as_bytes(), &[0, 1, 0, 7, 3, 2, 0, 7, 1, 5]).unwrap();
-    let report = calm(&trace, 16).run(&trace, Box::new(Oracle)).unwrap();
+    let replay = Replay { lookahead: LookaheadConfig::open(), ..calm(&trace, 16) };
+    let report = replay.run(&trace, Box::new(Oracle)).unwrap();
     // Begin guesses 0 and 7 of layer 0, early 3 and 2 of layer 1, closed 1 and 5.
     assert_eq!((report.stats.guesses, report.stats.guesses_used), (6, 2));
     assert_eq!(report.stats.fetches, 0);
@@ -75,6 +76,7 @@ fn time_is_compute_and_stall_whoever_guesses() {
             let replay = Replay {
                 n_tokens: 200,
                 told,
+                lookahead: LookaheadConfig::open(),
                 ..Replay::of(&trace, 16 * 32, 1_300_000, disk, Compute::of_rate(20.0))
             };
             let report = replay.run(&trace, Box::new(Oracle)).unwrap();
