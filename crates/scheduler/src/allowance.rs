@@ -28,7 +28,7 @@ const PRICE_MIN: f32 = 0.05;
 /// Most: guesses must be all but certain.
 const PRICE_MAX: f32 = 16.0;
 /// Share of the budget from which the price rises.
-const TARGET: f64 = 0.85;
+const TARGET: f64 = 0.95;
 
 /// Keeps account of guesses over the last passes.
 #[derive(Debug)]

@@ -132,7 +132,7 @@ impl Trial {
             (false, _) => (2 * before).min(self.width_max),
         };
         let settled = self.width == before;
-        self.pause = if settled { (4 * self.pause).min(LATER_MAX) } else { FIRST_AFTER };
+        self.pause = if settled { (8 * self.pause).min(LATER_MAX) } else { FIRST_AFTER };
         self.state = State::Pause { left: self.pause };
         Verdict { width: self.width, before, with, without, next: self.pause }
     }
