@@ -3,6 +3,7 @@
 //! What an architecture lacks is `None` here, so that a block asks for the part and never for a name.
 
 mod delta_net;
+mod guess_router;
 
 use forerun_model::names::{OUTPUT, OUTPUT_NORM, TOKEN_EMBD, block, block_bare};
 use forerun_model::{AttentionShape, ExpertLayout, LayerId, LayerKind, ModelShape, ShapeError};
@@ -47,6 +48,8 @@ pub(crate) struct LayerWeights {
     pub(crate) post_norm: Vec<f32>,
     pub(crate) mixer: Mixer,
     pub(crate) router: Tensor,
+    /// The router in fewer bits.
+    pub(crate) guess_router: Option<Tensor>,
     pub(crate) shared: Option<SharedExpert>,
 }
 
@@ -204,6 +207,7 @@ impl Binder<'_> {
             post_norm: self.vector(&block(layer, "post_attention_norm"))?,
             mixer,
             router: self.matrix(&block(layer, "ffn_gate_inp"))?,
+            guess_router: None,
             shared: self.shape.moe.shared_ff.map(|_| self.shared_expert(layer)).transpose()?,
         })
     }

@@ -119,9 +119,9 @@ impl Engine {
         let disk = io.disk.clone();
         let backend = parts::backend(config, weights, &plan, n_threads, &mut decisions)?;
         let Parts { scheduler, predictor, lookahead, clock } = own;
-        let times = (parts::read_time(&shape, &disk, &catalog), parts::hold_time(&disk));
-        let lookahead = lookahead.unwrap_or_else(|| parts::lookahead(config, times, &mut decisions));
         let predictor = predictor.unwrap_or_else(|| parts::predictor(config.predictor));
+        let times = parts::guess_times(&shape, &disk, &catalog);
+        let lookahead = lookahead.unwrap_or_else(|| parts::lookahead(config, times, &mut decisions));
         let scheduler = match scheduler {
             Some(scheduler) => scheduler,
             None => Scheduler::new(SchedulerConfig {

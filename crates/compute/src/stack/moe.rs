@@ -52,7 +52,7 @@ impl<P: Products> Stack<P> {
         scores.n_experts = shape.moe.n_experts;
         scores.probabilities.clear();
         scores.probabilities.resize(n * scores.n_experts, 0.0);
-        let mut work = [Product { matrix: w.router.matrix(), out: &mut scores.probabilities }];
+        let mut work = [Product { matrix: w.guess_router().matrix(), out: &mut scores.probabilities }];
         products.multiply(&mut scratch.probe, Rows::All, &mut work);
         for probabilities in scores.probabilities.chunks_exact_mut(shape.moe.n_experts) {
             products.isa().run(Softmax(probabilities));

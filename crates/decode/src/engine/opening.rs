@@ -69,7 +69,8 @@ impl Opening {
         PlanInput {
             shape: &self.shape,
             slot_bytes: slot_bytes.next_multiple_of(SLOT_ALIGN_BYTES) as u64,
-            dense_bytes: parts::dense_bytes(&self.resident, &config.model, &self.weights),
+            dense_bytes: parts::dense_bytes(&self.resident, &config.model, &self.weights)
+                + parts::guess_router_bytes(config, &self.weights),
             text_bytes: self.tokenizer.estimated_bytes() as u64 + parts::header_bytes(&self.gguf),
             io_bytes: self.io.bytes,
             n_threads: self.n_threads,

@@ -175,8 +175,17 @@ pub(super) fn policy(slots: SlotWish) -> PolicyName {
     if slots == SlotWish::PerLayer(0) { PolicyName::KeepNone } else { PolicyName::default() }
 }
 
+/// How long the disk takes for one expert, and for what it may still move of a guess that was given up.
+pub(super) fn guess_times(
+    shape: &ModelShape,
+    disk: &Disk,
+    catalog: &Catalog,
+) -> (Option<Nanos>, Option<Nanos>) {
+    (read_time(shape, disk, catalog), hold_time(disk))
+}
+
 /// Time that the probed disk, or what it is let give, takes for one expert.
-pub(super) fn read_time(shape: &ModelShape, disk: &Disk, catalog: &Catalog) -> Option<Nanos> {
+fn read_time(shape: &ModelShape, disk: &Disk, catalog: &Catalog) -> Option<Nanos> {
     let rate = disk.rate()?;
     let layouts = shape.layer_ids().filter_map(|layer| catalog.layout(layer));
     let bytes = layouts.map(|layout| layout.weight_bytes() as u64).max()?;
@@ -184,8 +193,14 @@ pub(super) fn read_time(shape: &ModelShape, disk: &Disk, catalog: &Catalog) -> O
 }
 
 /// Time for which a guess that was given up still holds up demands: two pieces may be on the wire.
-pub(super) fn hold_time(disk: &Disk) -> Option<Nanos> {
+fn hold_time(disk: &Disk) -> Option<Nanos> {
     Some(Nanos(2 * u64::from(disk.bite_bytes?) * 1_000_000_000 / disk.rate()?.max(1)))
+}
+
+/// What routers for guesses take, if guesses are made with routers.
+pub(super) fn guess_router_bytes(config: &EngineConfig, weights: &Weights) -> u64 {
+    let asks = matches!(config.predictor, PredictorChoice::RouterAhead | PredictorChoice::Blend);
+    if asks && config.lookahead != Some(0) { weights.guess_router_bytes() } else { 0 }
 }
 
 pub(super) fn predictor(choice: PredictorChoice) -> Box<dyn Predictor> {
@@ -307,11 +322,14 @@ pub(super) fn threads(config: &EngineConfig, decisions: &mut Vec<Decision>) -> u
 
 pub(super) fn backend(
     config: &EngineConfig,
-    weights: Weights,
+    mut weights: Weights,
     plan: &MemoryPlan,
     n_threads: usize,
     decisions: &mut Vec<Decision>,
 ) -> Result<Box<dyn Backend + Send>, DecodeError> {
+    if guess_router_bytes(config, &weights) > 0 {
+        weights.add_guess_routers();
+    }
     let kv = kv_type(config.backend);
     let stack = StackConfig { n_sequences: 1, context: plan.context, rows_max: plan.rows_max, kv };
     match config.backend {
