@@ -4,7 +4,10 @@
 //! [`Candidate`] unless its expert is in memory; `admit` says which of them pay; when their layer is opened all are judged,
 //! read or not, so that what is learnt doesn't depend on what was done.
 
-use forerun_model::{ExpertKey, LayerId, Nanos, Stage};
+mod asking;
+mod config;
+
+use forerun_model::{ExpertKey, LayerId, Nanos};
 
 use crate::admit::{Prospect, saving};
 use crate::allowance::Allowance;
@@ -12,64 +15,12 @@ use crate::calibrate::Calibration;
 use crate::pace::Pace;
 use crate::trial::{Trial, Verdict};
 use crate::{GUESSES_MAX, Guess, View};
+use asking::Asking;
+pub use config::{Change, Gate, LookaheadConfig};
 
-/// Passes in which everybody is asked, before it is known what asking brings.
-const LEARN_PASSES: u32 = 24;
-/// A layer about which asking takes more time than it saves is asked about in one pass of so many.
-const DOZE_EVERY: u32 = 16;
-/// Share that a new sample has in what asking costs and saves, as one in so many.
-const SAMPLES: i64 = 16;
 /// Share of a turn's computing, in percent, beside which reads of the same turn go on: the last expert that arrives
 /// computes alone.
 const OVERLAP_PERCENT: u64 = 80;
-
-/// Which guesses are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Gate {
-    /// Those that save more time than they cost, within the budget of wasted bytes, and only while passes with guesses
-    /// are faster than passes without.
-    #[default]
-    Paying,
-    /// All, as they come: for tests, and to show what that costs.
-    Open,
-}
-
-/// How far a scheduler trusts its predictor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LookaheadConfig {
-    /// Most guesses of one layer that are read; 0 for none.
-    pub width_max: usize,
-    /// Bytes that may be read in vain, in thousandths of those that routers asked for, over the last 64 passes.
-    pub extra_permille: u32,
-    /// Which guesses are read.
-    pub gate: Gate,
-    /// Time that a busy disk takes for one expert, from a probe; what happens corrects it.
-    pub read: Option<Nanos>,
-    /// Most time for which a guess holds up demands once it is given up; `None`: it is read to its end.
-    pub hold: Option<Nanos>,
-}
-
-impl Default for LookaheadConfig {
-    fn default() -> Self {
-        Self { width_max: 8, extra_permille: 100, gate: Gate::Paying, read: None, hold: None }
-    }
-}
-
-impl LookaheadConfig {
-    /// Everything that is guessed is read.
-    pub fn open() -> Self {
-        Self { width_max: usize::MAX, gate: Gate::Open, ..Self::default() }
-    }
-}
-
-/// A decision that changed while the model ran.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// What was decided.
-    pub choice: String,
-    /// Why.
-    pub reason: String,
-}
 
 /// An expert that isn't in memory, or is on its way as a guess.
 #[derive(Clone, Copy, Debug)]
@@ -103,13 +54,7 @@ pub(crate) struct Lookahead {
     record_bytes: Vec<u64>,
     /// When the pass began, if its time shall count.
     began: Option<Nanos>,
-    n_passes: u32,
-    /// By layer: what asking about it has saved beyond its cost, in nanoseconds, on average.
-    worth: Vec<i64>,
-    /// Time spent on asking in the turn under way, by the layer that was asked about.
-    asked: Vec<(LayerId, Nanos)>,
-    /// When somebody was told to ask.
-    asking_since: Option<Nanos>,
+    asking: Asking,
     /// Whether a guess was read since the last test.
     acted: bool,
     acted_in_pass: bool,
@@ -130,10 +75,7 @@ impl Lookahead {
             offered: Vec::new(),
             record_bytes: Vec::new(),
             began: None,
-            n_passes: 0,
-            worth: Vec::new(),
-            asked: Vec::new(),
-            asking_since: None,
+            asking: Asking::default(),
             acted: false,
             acted_in_pass: false,
             changes: Vec::new(),
@@ -154,38 +96,16 @@ impl Lookahead {
     pub(crate) fn listens(&mut self, layer: LayerId, now: Nanos) -> bool {
         let listens = match self.config.gate {
             Gate::Open => self.config.width_max > 0,
-            Gate::Paying => self.trial.width() > 0 && !self.dozes(layer),
+            Gate::Paying => self.trial.width() > 0 && !self.asking.dozes(layer),
         };
-        self.asking_since = listens.then_some(now);
+        self.asking.begins(listens.then_some(now));
         listens
     }
 
-    /// Whether asking about `layer` isn't worth its time in this pass.
-    fn dozes(&self, layer: LayerId) -> bool {
-        // Layers wake up in different passes.
-        let is_awake = (self.n_passes + u32::from(layer.0)).is_multiple_of(DOZE_EVERY);
-        let is_worth = self.worth.get(layer.idx()).is_none_or(|worth| *worth >= 0);
-        self.n_passes >= LEARN_PASSES && !is_awake && !is_worth
-    }
-
-    /// The turn under way is complete after waits of `stall`: time that asking took while reads went on was free.
+    /// The turn under way is complete after waits of `stall`.
     pub(crate) fn closed(&mut self, stall: Nanos, busy: Nanos) {
         self.pace.closed(busy);
-        let mut free = stall;
-        for i in 0..self.asked.len() {
-            let (layer, took) = self.asked[i];
-            let cost = took - free;
-            free = free - took;
-            self.add_worth(layer, -i64::try_from(cost.0).unwrap_or(i64::MAX));
-        }
-        self.asked.clear();
-    }
-
-    fn add_worth(&mut self, layer: LayerId, nanos: i64) {
-        if self.worth.len() <= layer.idx() {
-            self.worth.resize(layer.idx() + 1, 0);
-        }
-        self.worth[layer.idx()] += nanos / SAMPLES;
+        self.asking.turn_closed(stall);
     }
 
     /// A pass begins; its time counts if it is one of decoding.
@@ -194,13 +114,13 @@ impl Lookahead {
         self.pace.begin_pass();
         self.began = counts.then_some(now);
         self.acted_in_pass = false;
-        self.asked.clear();
+        self.asking.begin_pass();
     }
 
     /// The pass is over, and complete.
     pub(crate) fn end_pass(&mut self, now: Nanos) {
         let Some(began) = self.began.take() else { return };
-        self.n_passes = self.n_passes.saturating_add(1);
+        self.asking.end_pass();
         self.acted |= self.acted_in_pass;
         self.allowance.next_pass();
         if self.config.gate == Gate::Open {
@@ -224,16 +144,7 @@ impl Lookahead {
     ///
     /// Returns the time that asking for them took.
     pub(crate) fn replace(&mut self, view: View, layer: LayerId, now: Nanos, busy: Nanos) -> Nanos {
-        let asked = self.asking_since.take().map_or(Nanos(0), |since| now - since);
-        if asked.0 > 0 {
-            match view.stage {
-                // Nothing is read meanwhile that anybody waits for.
-                Stage::Begin | Stage::Closed => {
-                    self.add_worth(layer, -i64::try_from(asked.0).unwrap_or(i64::MAX));
-                }
-                Stage::Early => self.asked.push((layer, asked)),
-            }
-        }
+        let asked = self.asking.took(view, layer, now);
         self.candidates.retain(|c| c.key.layer != layer || c.begun.is_some());
         self.offered.retain(|offered| (offered.view, offered.key.layer) != (view, layer));
         if view.ahead == 1 {
@@ -383,10 +294,7 @@ impl Lookahead {
         }
         self.offered.retain(|offered| offered.key.layer != layer);
         let saved = self.candidates.iter().filter(|c| c.key.layer == layer).filter_map(|c| c.begun);
-        let saved = saved.fold(0, |sum, saved| sum + i64::try_from(saved.0).unwrap_or(0));
-        if let Some(worth) = self.worth.get_mut(layer.idx()) {
-            *worth += saved / SAMPLES - *worth / SAMPLES;
-        }
+        self.asking.saved(layer, saved.fold(Nanos(0), |sum, saved| sum + saved));
         let bytes = self.bytes_of(layer);
         for candidate in self.candidates.iter().filter(|c| c.key.layer == layer && c.begun.is_some()) {
             if is_wanted(candidate.key) {

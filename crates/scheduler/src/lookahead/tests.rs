@@ -1,3 +1,7 @@
+//! A loop of two layers whose times are known.
+
+use forerun_model::Stage;
+
 use super::*;
 
 const EARLY: View = View { stage: Stage::Early, ahead: 1 };
