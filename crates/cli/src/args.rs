@@ -2,14 +2,17 @@
 
 mod copy;
 mod measure;
+mod schedule;
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use copy::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs, VerifyArgs};
-use forerun_decode::{GUESSES_MAX, IoChoice, PredictorChoice, SamplerConfig, parse_bytes};
+use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
 pub(crate) use measure::{BenchArgs, DiskWish, PerplexityArgs, PlanArgs, ProbeArgs, TraceArgs};
+use schedule::parse_lookahead;
+pub(crate) use schedule::{Lookahead, Policy, PredictorName, ScheduleName};
 
 use crate::pull::{Wish, revision};
 
@@ -83,6 +86,14 @@ pub(crate) struct ModelArgs {
     /// Who guesses which experts to read ahead
     #[arg(long, value_enum, default_value_t = PredictorName::RouterAhead)]
     pub(crate) predictor: PredictorName,
+
+    /// Who says which experts stay in memory
+    #[arg(long, value_enum, default_value_t = Policy::Alike)]
+    pub(crate) policy: Policy,
+
+    /// When a layer's experts are computed
+    #[arg(long, value_enum, default_value_t = ScheduleName::ReadyFirst)]
+    pub(crate) schedule: ScheduleName,
 
     /// Most guesses of a layer that are read, 0 for none; auto: as many as pay for their bytes
     #[arg(long, value_name = "auto|N", default_value = "auto", value_parser = parse_lookahead)]
@@ -266,33 +277,6 @@ impl From<Io> for IoChoice {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum PredictorName {
-    /// The routers of the layers to come, asked before their turn
-    RouterAhead,
-    /// What the token before wanted
-    Recent,
-    /// Both of these
-    Blend,
-    /// Nobody: experts are read when the router names them
-    None,
-}
-
-impl From<PredictorName> for PredictorChoice {
-    fn from(name: PredictorName) -> Self {
-        match name {
-            PredictorName::RouterAhead => Self::RouterAhead,
-            PredictorName::Recent => Self::Recent,
-            PredictorName::Blend => Self::Blend,
-            PredictorName::None => Self::None,
-        }
-    }
-}
-
-/// How many guesses of a layer are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lookahead(pub(crate) Option<usize>);
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DraftName {
     /// Chosen for the model; none in this version
     Auto,
@@ -311,14 +295,6 @@ pub(crate) enum ThinkingName {
     Auto,
     On,
     Off,
-}
-
-fn parse_lookahead(text: &str) -> Result<Lookahead, String> {
-    if text == "auto" {
-        return Ok(Lookahead(None));
-    }
-    let wrong = || format!("`{text}` is not auto or a number of guesses, 0 to {GUESSES_MAX}");
-    text.parse().ok().filter(|&n| n <= GUESSES_MAX).map(|n| Lookahead(Some(n))).ok_or_else(wrong)
 }
 
 /// Bytes a second: a size, with `/s` or without.

@@ -55,6 +55,8 @@ pub(crate) fn engine_config(model: &ModelArgs) -> Result<EngineConfig, Box<dyn E
     config.verify_reads = model.verify_reads;
     config.predictor = model.predictor.into();
     config.lookahead = model.lookahead.0;
+    config.policy = model.policy.into();
+    config.schedule = model.schedule.into();
     config.disk_limit = model.disk_limit;
     config.probe =
         Some(DiskProbe { folder: cache_folder(), unix_seconds: unix_seconds(), seed: random_seed() });

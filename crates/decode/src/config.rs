@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use forerun_compute::Rounding;
+use forerun_scheduler::PolicyName;
 
 use crate::memory_plan::SlotWish;
+use crate::step::Schedule;
 
 /// Where the model is.
 #[derive(Clone, Debug)]
@@ -112,6 +114,10 @@ pub struct EngineConfig {
     pub disk_limit: Option<NonZeroU64>,
     /// Who guesses which experts to read ahead.
     pub predictor: PredictorChoice,
+    /// Who says which experts stay.
+    pub policy: PolicyName,
+    /// When experts are computed.
+    pub schedule: Schedule,
     /// Most guesses of a layer that are read, 0 for none; `None`: the scheduler decides.
     pub lookahead: Option<usize>,
     /// Whether every expert that is read is compared with its checksum, which packed files have.
@@ -140,6 +146,8 @@ impl EngineConfig {
             probe: None,
             disk_limit: None,
             predictor: PredictorChoice::RouterAhead,
+            policy: PolicyName::default(),
+            schedule: Schedule::default(),
             lookahead: None,
             verify_reads: false,
             backend: BackendChoice::Cpu,

@@ -129,12 +129,12 @@ impl Engine {
                 store: parts::store(&plan, catalog, &gguf, io, &clock, &mut decisions)?,
                 predictor,
                 lookahead,
-                policy: parts::policy(config.slots).into(),
+                policy: parts::policy(config).into(),
                 clock: Arc::clone(&clock),
             })?,
         };
         Ok(Self {
-            steps: StepLoop::new(&shape),
+            steps: StepLoop::new(&shape).scheduled(config.schedule),
             shape,
             tokenizer,
             template,

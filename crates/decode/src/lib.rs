@@ -30,10 +30,13 @@ pub use engine::{Engine, Logits, Outlook, Parts, TokenTraffic};
 pub use error::DecodeError;
 /// Most guesses that may be asked for.
 pub use forerun_scheduler::GUESSES_MAX;
+/// Who may say which experts stay.
+pub use forerun_scheduler::PolicyName;
 pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};
 pub use memory_plan::{MemoryPlan, SlotWish, bytes_text, parse_bytes};
 pub use observe::RoutingObserver;
 pub use perplexity::{Estimate, Perplexity, ScoreEvent, TextLength};
 pub use sampler::{Sampler, SamplerConfig, SamplerError};
 pub use session::Session;
+pub use step::Schedule;
 pub use telemetry::{Decision, Process, Telemetry};

@@ -9,12 +9,26 @@ use forerun_scheduler::{GuessInput, Listener, Ready, Scheduler, View};
 use crate::DecodeError;
 use crate::observe::RoutingObserver;
 
+/// When a layer's experts are computed. Changes no bit of what comes out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schedule {
+    /// Each as soon as it is there, while others are read.
+    #[default]
+    ReadyFirst,
+    /// Not before all are there that a token wants: reading and computing by turns, as engines do that know no better.
+    /// For comparisons.
+    OnDemand,
+}
+
 /// Runs steps; keeps the buffers between them.
 pub struct StepLoop {
     layers: Vec<LayerId>,
     n_experts: usize,
     routing: Routing,
     scores: Scores,
+    schedule: Schedule,
+    /// Experts that wait for the others of their layer.
+    held: Vec<Ready>,
     observer: Option<Box<dyn RoutingObserver>>,
 }
 
@@ -26,8 +40,16 @@ impl StepLoop {
             n_experts: shape.moe.n_experts,
             routing: Routing::default(),
             scores: Scores::default(),
+            schedule: Schedule::default(),
+            held: Vec::new(),
             observer: None,
         }
+    }
+
+    /// The same loop with another schedule.
+    #[must_use]
+    pub fn scheduled(self, schedule: Schedule) -> Self {
+        Self { schedule, ..self }
     }
 
     /// From now on `observer` hears what routers say, or nobody does.
@@ -46,6 +68,7 @@ impl StepLoop {
         step: &Step<'_>,
         output: &mut StepOutput,
     ) -> Result<(), DecodeError> {
+        self.held.clear();
         backend.begin(step)?;
         scheduler.begin_pass(step.rows.len());
         if let Some(observer) = &mut self.observer {
@@ -75,7 +98,17 @@ impl StepLoop {
             observer.routed(layer, &self.routing);
         }
         self.show(backend, Stage::Early, i + 1)?;
+        // More rows than one may want more experts than there are slots.
+        if self.schedule == Schedule::OnDemand && self.routing.n_rows() == 1 {
+            while let Some(ready) = turn.next_ready()? {
+                self.held.push(ready);
+            }
+        }
         backend.run_shared(layer)?;
+        for Ready { key, lease, parts } in self.held.drain(..) {
+            let uses = self.routing.uses(key.expert);
+            backend.run_expert(ExpertJob { layer, weights: lease, parts, uses })?;
+        }
         while let Some(Ready { key, lease, parts }) = turn.next_ready()? {
             let uses = self.routing.uses(key.expert);
             backend.run_expert(ExpertJob { layer, weights: lease, parts, uses })?;

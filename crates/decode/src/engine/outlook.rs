@@ -71,6 +71,6 @@ impl Outlook {
 
     /// What happens to an expert that was used.
     pub fn policy(&self) -> PolicyName {
-        parts::policy(self.config.slots)
+        parts::policy(&self.config)
     }
 }

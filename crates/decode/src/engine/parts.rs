@@ -171,8 +171,8 @@ pub(super) fn header_bytes(gguf: &Gguf) -> u64 {
     gguf.tensors().len() as u64 * PER_TENSOR + gguf.metadata.entries().len() as u64 * PER_KEY
 }
 
-pub(super) fn policy(slots: SlotWish) -> PolicyName {
-    if slots == SlotWish::PerLayer(0) { PolicyName::KeepNone } else { PolicyName::default() }
+pub(super) fn policy(config: &EngineConfig) -> PolicyName {
+    if config.slots == SlotWish::PerLayer(0) { PolicyName::KeepNone } else { config.policy }
 }
 
 /// How long the disk takes for one expert, and for what it may still move of a guess that was given up.
