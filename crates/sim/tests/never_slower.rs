@@ -111,6 +111,43 @@ fn check_grid(name: &str) {
     }
 }
 
+/// A few of them, for fewer tokens: slow and fast disks and computers, no cache, small and large ones. Whether most of
+/// what an oracle hides is hidden: not where slow disks are busy with demands all the time, or fast ones have hardly
+/// anything to hide.
+const FEW: [(u64, f64, usize, bool); 10] = [
+    (300, 5.0, 8, true),
+    (300, 50.0, 128, false),
+    (600, 20.0, 0, true),
+    (600, 10.0, 64, false),
+    (1_400, 10.0, 32, true),
+    (2_500, 10.0, 0, true),
+    (2_500, 50.0, 16, true),
+    (4_000, 20.0, 96, true),
+    (4_000, 50.0, 64, true),
+    (8_000, 5.0, 32, false),
+];
+
+fn check_few(points: &[(u64, f64, usize, bool)]) {
+    let trace = load("trace-docs");
+    for &(mb_per_second, tokens_per_second, slots, hides) in points {
+        let found = Point { mb_per_second, tokens_per_second, slots }.measure(&trace, 48, 96);
+        found.check();
+        let least = if slots < 96 { 0.6 } else { 0.5 };
+        let is_hidden = found.hidden.is_some_and(|hidden| hidden >= least);
+        assert!(is_hidden || !hides, "less is hidden than {least}: {found}");
+    }
+}
+
+#[test]
+fn guesses_are_never_slower_and_keep_to_their_budget() {
+    check_few(&FEW[..5]);
+}
+
+#[test]
+fn guesses_are_never_slower_and_keep_to_their_budget_on_fast_disks() {
+    check_few(&FEW[5..]);
+}
+
 #[test]
 #[ignore = "minutes"]
 fn the_whole_grid_on_texts() {
