@@ -10,8 +10,10 @@ mod support;
 use std::sync::{Arc, LazyLock};
 
 use forerun_decode::{BackendChoice, Engine, EngineConfig, IoChoice, Logits, Parts, Session, SlotWish};
-use forerun_model::{ModelShape, TokenId};
-use forerun_scheduler::LookaheadConfig;
+use forerun_model::{ModelShape, Nanos, TokenId};
+use forerun_scheduler::{
+    Blend, GUESSES_MAX, Gate, LookaheadConfig, NoPredictor, Predictor, Recent, RouterAhead,
+};
 use forerun_sim::{Faults, Guessing, Machine, RandomPredictor};
 use forerun_storage::repack::{Order, Settings, pack};
 use forerun_storage::{Catalog, Gguf};
@@ -128,6 +130,48 @@ fn guesses_change_time_and_nothing_else() {
         let text = usize::try_from(seed).unwrap() % TEXTS.len();
         assert!(bits(&mut engine, &TEXTS[text], 16) == CALM[text], "seed {seed}");
         assert!(engine.scheduler_stats().guesses > 0, "seed {seed}: nothing was guessed");
+    }
+}
+
+/// Who guesses, by a number.
+fn guessing(n: usize, seed: u64) -> Box<dyn Predictor> {
+    match n {
+        0 => Box::new(NoPredictor),
+        1 => Box::<RouterAhead>::default(),
+        2 => Box::new(RouterAhead::new(2)),
+        3 => Box::<Recent>::default(),
+        4 => Box::<Blend>::default(),
+        _ => Box::new(RandomPredictor::new(seed, 12)),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    /// The smallest and the largest numbers of slots, which are other policies too, and those between.
+    #[test]
+    fn looking_ahead_changes_time_and_nothing_else(
+        (predictor, seed) in (0_usize..6, any::<u64>()),
+        slots in prop_oneof![
+            Just(SlotWish::PerLayer(0)),
+            Just(SlotWish::Fill),
+            (1_usize..24).prop_map(SlotWish::PerLayer),
+        ],
+        gate in prop::sample::select(vec![Gate::Open, Gate::Paying]),
+        width_max in 0..=GUESSES_MAX,
+        extra_permille in 0_u32..=1000,
+        times in prop::array::uniform2(prop::option::of(1_u64..3_000)),
+        io in prop::sample::select(vec![IoChoice::Pread, IoChoice::Uring, IoChoice::Memory]),
+        text in 0_usize..6,
+    ) {
+        let [read, hold] = times.map(|micros| micros.map(Nanos::from_micros));
+        let parts = Parts {
+            predictor: Some(guessing(predictor, seed)),
+            lookahead: Some(LookaheadConfig { width_max, extra_permille, gate, read, hold }),
+            ..Parts::default()
+        };
+        let mut engine = Engine::open_with(&pico(io, slots, 2), parts).unwrap();
+        prop_assert!(bits(&mut engine, &TEXTS[text], 16) == CALM[text], "bits differ");
     }
 }
 

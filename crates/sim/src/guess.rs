@@ -1,9 +1,59 @@
-//! Predictors for tests: one that knows nothing, and one that knows everything.
+//! Who guesses on a simulated machine: the shipped predictors, one that knows nothing, and one that knows everything.
 
 use forerun_model::{ExpertId, ExpertKey, LayerId, Routing};
-use forerun_scheduler::{Guess, GuessInput, Predictor, View};
+use forerun_scheduler::{Blend, Guess, GuessInput, NoPredictor, Predictor, Recent, RouterAhead, View};
 
 use crate::Rng;
+
+/// Who guesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Guessing {
+    /// Nobody.
+    None,
+    /// Chance.
+    Random {
+        /// Most guesses of an offer.
+        n_guesses_max: usize,
+    },
+    /// Whoever believes the backend's scores.
+    Oracle,
+    /// The routers of the layers to come.
+    RouterAhead {
+        /// How many layers ahead.
+        depth: u16,
+    },
+    /// Whoever expects the last token's experts.
+    Recent,
+    /// The routers, moved towards the last token's experts.
+    Blend,
+}
+
+impl Guessing {
+    /// Any of them.
+    pub fn random(rng: &mut Rng) -> Self {
+        match rng.below(8) {
+            0 => Self::None,
+            1 => Self::Oracle,
+            2 => Self::RouterAhead { depth: 1 },
+            3 => Self::RouterAhead { depth: 2 },
+            4 => Self::Recent,
+            5 => Self::Blend,
+            _ => Self::Random { n_guesses_max: 1 + rng.index(12) },
+        }
+    }
+
+    /// A predictor that does so; the seed decides what chance guesses.
+    pub fn predictor(self, seed: u64) -> Box<dyn Predictor> {
+        match self {
+            Self::None => Box::new(NoPredictor),
+            Self::Random { n_guesses_max } => Box::new(RandomPredictor::new(seed, n_guesses_max)),
+            Self::Oracle => Box::new(Oracle),
+            Self::RouterAhead { depth } => Box::new(RouterAhead::new(depth)),
+            Self::Recent => Box::<Recent>::default(),
+            Self::Blend => Box::<Blend>::default(),
+        }
+    }
+}
 
 /// Guesses at random: right, wrong, doubled, and now and then an expert or a layer that doesn't exist.
 #[derive(Clone, Debug)]

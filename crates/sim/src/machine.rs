@@ -1,39 +1,24 @@
 //! The real store and the real scheduler between simulated flash and any backend.
 
+mod rig;
+
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use forerun_arena::Arena;
-use forerun_compute::{Backend, ExpertJob, Row, Scores, SequenceIdx, Step, StepOutput};
-use forerun_model::{LayerId, Nanos, Position, Routing, Stage};
+use forerun_model::Nanos;
 use forerun_scheduler::{
-    GuessInput, LookaheadConfig, N_SLOTS_MIN, NoPredictor, PolicyName, Predictor, Ready, Scheduler,
-    SchedulerConfig, View,
+    GUESSES_MAX, Gate, LookaheadConfig, N_SLOTS_MIN, PolicyName, Scheduler, SchedulerConfig,
 };
-use forerun_storage::{Catalog, DataFile, FileSet, FileStore, StoreConfig, Verify};
+use forerun_storage::{Catalog, DataFile, ExpertStore, FileSet, FileStore, StoreConfig, Verify};
 
-use crate::{
-    Checker, Faults, FlashHandle, FlashProfile, Oracle, RandomPredictor, Rng, RunError, SimFlash,
-    VirtualClock, Workload,
-};
+pub use rig::{Progress, Rig};
+
+use crate::{Faults, FlashProfile, Guessing, Rng, RunError, SimFlash, VirtualClock, Watched};
 
 /// The policies under which experts stay.
 const KEEPING: [PolicyName; 3] = [PolicyName::Alike, PolicyName::Lfu, PolicyName::Lru];
-
-/// Who guesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guessing {
-    /// Nobody.
-    None,
-    /// Chance.
-    Random {
-        /// Most guesses of an offer.
-        n_guesses_max: usize,
-    },
-    /// Whoever believes the backend's scores.
-    Oracle,
-}
 
 /// Everything about a machine that must not change a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +39,10 @@ pub struct Machine {
     pub lookahead: LookaheadConfig,
     /// How long an expert computes.
     pub compute: Nanos,
+    /// How long a router takes that is asked ahead of its turn.
+    pub asking: Nanos,
+    /// Offers, of 1,000, whose scores are those of other experts.
+    pub misled_permille: u32,
     /// Whether reads are compared with checksums.
     pub verify: Verify,
     /// Longest read for a guess, as in [`StoreConfig::bite_bytes`].
@@ -74,6 +63,8 @@ impl Machine {
             guessing: Guessing::None,
             lookahead: LookaheadConfig::open(),
             compute: Nanos(0),
+            asking: Nanos(0),
+            misled_permille: 0,
             verify: Verify::default(),
             bite_bytes: None,
             n_kept: 0,
@@ -85,11 +76,7 @@ impl Machine {
         let mut rng = Rng::new(seed);
         let n_slots = N_SLOTS_MIN + rng.index(n_experts_total.saturating_sub(1));
         let policy = if rng.happens(150) { PolicyName::KeepNone } else { KEEPING[rng.index(KEEPING.len())] };
-        let guessing = match rng.below(4) {
-            0 => Guessing::None,
-            1 => Guessing::Oracle,
-            _ => Guessing::Random { n_guesses_max: 1 + rng.index(12) },
-        };
+        let guessing = Guessing::random(&mut rng);
         // Small numbers are where it hurts: half of the machines have few slots.
         let n_slots = if rng.happens(500) { n_slots.min(N_SLOTS_MIN + rng.index(8)) } else { n_slots };
         Self {
@@ -99,8 +86,10 @@ impl Machine {
             profile: FlashProfile::random(&mut rng),
             faults: Faults::none(),
             guessing,
-            lookahead: if rng.happens(500) { LookaheadConfig::open() } else { LookaheadConfig::default() },
+            lookahead: lookahead(&mut rng),
             compute: Nanos::from_micros(rng.below(2_000)),
+            asking: Nanos::from_micros(rng.below(300)),
+            misled_permille: [0, 300, 1000][rng.index(3)],
             verify: Verify::default(),
             n_kept: rng.index(n_slots),
             // From a few of the toy's rows to most of its records.
@@ -129,152 +118,54 @@ impl Machine {
         Self { guessing, ..self }
     }
 
-    /// Builds flash, store and scheduler over `files`, in which `catalog` finds the experts.
+    /// Builds flash, store and scheduler over `files`, in which `catalog` finds the experts. What passes between store
+    /// and scheduler is [`Watched`].
     ///
     /// # Errors
     /// [`RunError`] when the slots can't be allocated or are too few.
     pub fn rig(&self, catalog: &Arc<Catalog>, files: Vec<Bytes>) -> Result<Rig, RunError> {
+        self.rig_with(catalog, files, |store| Box::new(Watched::new(store)))
+    }
+
+    /// As [`Self::rig`], but the scheduler gets what `wrap` makes of the store, which nobody watches.
+    ///
+    /// # Errors
+    /// [`RunError`] when the slots can't be allocated or are too few.
+    pub fn rig_with(
+        &self,
+        catalog: &Arc<Catalog>,
+        files: Vec<Bytes>,
+        wrap: impl FnOnce(Box<dyn ExpertStore>) -> Box<dyn ExpertStore>,
+    ) -> Result<Rig, RunError> {
         let clock = VirtualClock::new();
         let data = |file: &Bytes| DataFile::from_bytes(Path::new("simulated flash"), file.clone());
         let set = FileSet::new(files.iter().map(data).collect());
         let flash = SimFlash::new(files, self.profile, self.faults, self.seed, clock.clone());
         let handle = flash.handle();
-        let predictor: Box<dyn Predictor> = match self.guessing {
-            Guessing::None => Box::new(NoPredictor),
-            Guessing::Random { n_guesses_max } => Box::new(RandomPredictor::new(self.seed, n_guesses_max)),
-            Guessing::Oracle => Box::new(Oracle),
-        };
         let Self { verify, bite_bytes, .. } = *self;
         let store = StoreConfig { verify, bite_bytes, ..StoreConfig::default() };
+        let store = FileStore::with_config(Arc::clone(catalog), set, Box::new(flash), store);
         let scheduler = Scheduler::new(SchedulerConfig {
             arena: Arena::new(self.n_slots, catalog.slot_bytes(self.profile.align_bytes))?,
-            store: Box::new(FileStore::with_config(Arc::clone(catalog), set, Box::new(flash), store)),
-            predictor,
+            store: wrap(Box::new(store)),
+            predictor: self.guessing.predictor(self.seed),
             policy: self.policy.into(),
             lookahead: self.lookahead,
             clock: Arc::new(clock.clone()),
         })?;
-        Ok(Rig {
-            scheduler,
-            flash: handle,
-            clock,
-            checker: Checker::new(self.n_kept),
-            compute: self.compute,
-            n_layers: u16::try_from(catalog.n_layers()).unwrap_or(u16::MAX),
-        })
+        Ok(Rig::new(self, catalog, scheduler, handle, clock))
     }
 }
 
-/// A machine that was built. Its scheduler can be taken out for another loop than [`Rig::run`].
-#[derive(Debug)]
-pub struct Rig {
-    /// The real scheduler over the real store.
-    pub scheduler: Scheduler,
-    /// The flash inside that store.
-    pub flash: FlashHandle,
-    /// The time of both.
-    pub clock: VirtualClock,
-    checker: Checker,
-    compute: Nanos,
-    n_layers: u16,
-}
-
-/// How far a workload has come, and what came out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Steps that are done.
-    pub n_steps: usize,
-    /// Tokens that were accepted.
-    pub past: usize,
-    /// The bits of all logits, in order.
-    pub logits_bits: Vec<u32>,
-}
-
-impl Rig {
-    /// Runs the steps of `workload` that `progress` hasn't done. After an error the same call goes on with the step
-    /// that failed.
-    ///
-    /// # Errors
-    /// [`RunError`] of the first step that can't be finished.
-    ///
-    /// # Panics
-    /// When the scheduler or the backend does something that must never happen.
-    pub fn run(
-        &mut self,
-        backend: &mut dyn Backend,
-        workload: &Workload,
-        progress: &mut Progress,
-    ) -> Result<(), RunError> {
-        let mut output = StepOutput::default();
-        for work in &workload.steps[progress.n_steps..] {
-            let row =
-                |(token, position)| Row { token, position: Position::text(position), wants_logits: true };
-            let first = u32::try_from(progress.past).unwrap_or(u32::MAX);
-            let rows: Vec<Row> = work.tokens.iter().copied().zip(first..).map(row).collect();
-            let may_reject = work.n_accepted < rows.len();
-            let step = Step { sequence: SequenceIdx(0), past: progress.past, rows: &rows, may_reject };
-            self.step(backend, &step, &mut output)?;
-            backend.accept(work.n_accepted)?;
-            progress.n_steps += 1;
-            progress.past += work.n_accepted;
-            progress.logits_bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
-        }
-        Ok(())
+/// Any setting that a scheduler takes.
+fn lookahead(rng: &mut Rng) -> LookaheadConfig {
+    let time = |rng: &mut Rng| rng.happens(500).then(|| Nanos::from_micros(1 + rng.below(3_000)));
+    LookaheadConfig {
+        gate: if rng.happens(400) { Gate::Open } else { Gate::Paying },
+        // None, all, and mostly some.
+        width_max: if rng.happens(50) { 0 } else { 1 + rng.index(GUESSES_MAX) },
+        extra_permille: u32::try_from(rng.below(1001)).unwrap_or(0),
+        read: time(rng),
+        hold: time(rng),
     }
-
-    /// One pass through all layers.
-    ///
-    /// # Errors
-    /// [`RunError`] when an expert can't be had or the backend refuses.
-    ///
-    /// # Panics
-    /// When the scheduler or the backend does something that must never happen.
-    pub fn step(
-        &mut self,
-        backend: &mut dyn Backend,
-        step: &Step<'_>,
-        output: &mut StepOutput,
-    ) -> Result<(), RunError> {
-        let (mut routing, mut scores) = (Routing::default(), Scores::default());
-        backend.begin(step)?;
-        self.scheduler.begin_pass(step.rows.len());
-        for layer in (0..self.n_layers).map(LayerId) {
-            let next = (layer.0 + 1 < self.n_layers).then_some(LayerId(layer.0 + 1));
-            let view = |stage| View { stage, ahead: 1 };
-            backend.mix_route(layer, &mut routing)?;
-            self.checker.opening(layer, &routing);
-            let mut turn = self.scheduler.open_layer(layer, &routing)?;
-            if let Some(next) = next {
-                backend.scores(Stage::Early, next, &mut scores)?;
-                turn.offer(input(view(Stage::Early), &scores));
-            }
-            backend.run_shared(layer)?;
-            while let Some(ready) = turn.next_ready()? {
-                self.checker.handed_out(&ready);
-                let Ready { key, lease, parts } = ready;
-                backend.run_expert(ExpertJob {
-                    layer,
-                    weights: lease,
-                    parts,
-                    uses: routing.uses(key.expert),
-                })?;
-                self.clock.advance(self.compute);
-            }
-            drop(turn);
-            self.checker.turn_over(&self.scheduler);
-            backend.close_layer(layer)?;
-            if let Some(next) = next {
-                backend.scores(Stage::Closed, next, &mut scores)?;
-                self.scheduler.offer(input(view(Stage::Closed), &scores));
-            }
-            self.checker.check(&self.scheduler);
-        }
-        self.checker.let_all_go();
-        Ok(backend.finish(output)?)
-    }
-}
-
-fn input(view: View, scores: &Scores) -> GuessInput<'_> {
-    let Scores { layer, n_experts, probabilities } = scores;
-    GuessInput { view, layer: *layer, n_experts: *n_experts, probabilities }
 }

@@ -2,7 +2,11 @@
 
 mod any_order;
 #[cfg(test)]
+mod guesses;
+#[cfg(test)]
 mod lending;
 #[cfg(test)]
 mod support;
 mod turns;
+#[cfg(test)]
+mod wire;
