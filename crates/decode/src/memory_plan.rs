@@ -8,7 +8,7 @@ use std::fmt;
 use forerun_compute::{KvType, StackConfig};
 use forerun_model::{ExpertId, ModelShape};
 use forerun_scheduler::policy::alike::N_REMEMBERED;
-use forerun_scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, Scheduler};
+use forerun_scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, RouterAhead, Scheduler};
 use forerun_storage::Lendable;
 
 use crate::DecodeError;
@@ -271,8 +271,10 @@ impl MemoryPlan {
 
 /// What is learnt for guesses, and the routers' scores for the rows of a pass in which guesses are made.
 fn lookahead_bytes(shape: &ModelShape) -> u64 {
-    (Scheduler::lookahead_bytes(shape.n_layers()) + ROWS_GUESSED_MAX * shape.moe.n_experts * size_of::<f32>())
-        as u64
+    let scores = ROWS_GUESSED_MAX * shape.moe.n_experts * size_of::<f32>();
+    (Scheduler::lookahead_bytes(shape.n_layers())
+        + RouterAhead::bytes(shape.n_layers(), shape.moe.n_experts)
+        + scores) as u64
 }
 
 impl fmt::Display for MemoryPlan {
