@@ -11,7 +11,7 @@ mod admit;
 mod allowance;
 mod calibrate;
 pub mod error;
-pub mod lookahead;
+mod lookahead;
 mod pace;
 mod plan;
 pub mod policy;

@@ -7,7 +7,7 @@ use crate::CachePolicy;
 /// What a use counts after each further token of its layer.
 const DECAY: f32 = 0.98;
 
-/// An expert is worth the number of its uses, each counted [`DECAY`] to the power of its age in tokens of the layer.
+/// An expert is worth the number of its uses, each counted 0.98 to the power of its age in tokens of the layer.
 #[derive(Clone, Debug, Default)]
 pub struct Lfu {
     /// By layer, then expert.
