@@ -134,6 +134,11 @@ impl EngineConfig {
     /// Context when nobody asks for one, or for another default, and the model knows more.
     pub const CONTEXT_DEFAULT: usize = 4096;
 
+    /// Whether experts may be read ahead.
+    pub fn looks_ahead(&self) -> bool {
+        self.predictor != PredictorChoice::None && self.lookahead != Some(0)
+    }
+
     /// Everything left to the engine.
     pub fn new(model: ModelSource) -> Self {
         Self {

@@ -50,6 +50,8 @@ pub(crate) struct Io {
 pub(crate) struct Disk {
     pub(crate) limit: Option<u64>,
     pub(crate) probed: Option<u64>,
+    /// Reads that it is given at once.
+    pub(crate) depth: usize,
     /// The longest read for a guess; `None`: a whole expert.
     pub(crate) bite_bytes: Option<u32>,
     /// The files whose direct reads may turn out otherwise later.
@@ -130,6 +132,7 @@ pub(crate) fn choose(
     let disk = Disk {
         limit: limit.map(NonZeroU64::get),
         probed: settings.bytes_per_second,
+        depth,
         bite_bytes: store.bite_bytes,
         direct,
     };
@@ -154,7 +157,8 @@ fn store_config(
         Way::Memory | Way::Mmap => StoreConfig { merge: MergeLimits::NONE, verify, bite_bytes: None },
         Way::Uring(_) | Way::Pread(_) | Way::Cached => {
             let rates = [settings.bytes_per_second, config.disk_limit.map(NonZeroU64::get)];
-            let bite_bytes = bites::choose(rates.into_iter().flatten().min(), catalog, decisions);
+            let rate = rates.into_iter().flatten().min().filter(|_| config.looks_ahead());
+            let bite_bytes = bites::choose(rate, catalog, decisions);
             StoreConfig { merge: settings.merge, verify, bite_bytes }
         }
     })

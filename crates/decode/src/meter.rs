@@ -16,6 +16,8 @@ pub(crate) struct Meter {
     step: SchedulerStats,
     /// Time that decode steps waited.
     decode_stall: Nanos,
+    /// Time that decode steps spent on asking routers ahead of their turn.
+    decode_asking: Nanos,
     /// Bytes of experts that decode steps used.
     decode_bytes: u64,
 }
@@ -42,7 +44,14 @@ impl Meter {
     pub(crate) fn start(engine: &Engine) -> Self {
         let scheduler = engine.scheduler_stats();
         let store = engine.store_stats();
-        Self { scheduler, store, step: scheduler, decode_stall: Nanos(0), decode_bytes: 0 }
+        Self {
+            scheduler,
+            store,
+            step: scheduler,
+            decode_stall: Nanos(0),
+            decode_asking: Nanos(0),
+            decode_bytes: 0,
+        }
     }
 
     /// A decode step begins.
@@ -54,13 +63,14 @@ impl Meter {
     pub(crate) fn step_ends(&mut self, engine: &Engine) {
         let step = engine.scheduler_stats().since(&self.step);
         self.decode_stall = self.decode_stall + step.stall;
+        self.decode_asking = self.decode_asking + step.asking;
         self.decode_bytes += step.useful_bytes();
     }
 
     /// See [`Telemetry::overlap_efficiency`].
     #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
     fn overlap_efficiency(&self, rate: Option<u64>, decode_ms: f64) -> Option<f64> {
-        let compute_ms = decode_ms - self.decode_stall.as_millis_f64();
+        let compute_ms = decode_ms - (self.decode_stall + self.decode_asking).as_millis_f64();
         let read_ms = self.decode_bytes as f64 * 1e3 / rate? as f64;
         (decode_ms > 0.0).then(|| (compute_ms.max(read_ms) / decode_ms).min(1.0))
     }

@@ -15,7 +15,7 @@ pub enum Schedule {
     /// Each as soon as it is there, while others are read.
     #[default]
     ReadyFirst,
-    /// Not before all are there that a token wants: reading and computing by turns, as engines do that know no better.
+    /// Not before all are there that a step wants, or as many as the slots hold: reading and computing by turns, as engines do that know no better.
     /// For comparisons.
     OnDemand,
 }
@@ -77,7 +77,11 @@ impl StepLoop {
         self.look_ahead(backend, Stage::Begin, 0, scheduler.listener())?;
         self.show(backend, Stage::Begin, 0)?;
         for i in 0..self.layers.len() {
-            self.layer(backend, scheduler, i)?;
+            if let Err(error) = self.layer(backend, scheduler, i) {
+                // Leases keep slots from being given up.
+                self.held.clear();
+                return Err(error);
+            }
         }
         backend.finish(output)?;
         scheduler.end_pass()?;
@@ -92,17 +96,19 @@ impl StepLoop {
     ) -> Result<(), DecodeError> {
         let layer = self.layers[i];
         backend.mix_route(layer, &mut self.routing)?;
+        let n_slots = scheduler.n_slots();
         let mut turn = scheduler.open_layer(layer, &self.routing)?;
         self.look_ahead(backend, Stage::Early, i + 1, turn.listener())?;
         if let Some(observer) = &mut self.observer {
             observer.routed(layer, &self.routing);
         }
         self.show(backend, Stage::Early, i + 1)?;
-        // More rows than one may want more experts than there are slots.
-        if self.schedule == Schedule::OnDemand && self.routing.n_rows() == 1 {
-            while let Some(ready) = turn.next_ready()? {
-                self.held.push(ready);
-            }
+        // One slot stays for what is still to be read, or nothing would come any more.
+        let room = if self.schedule == Schedule::OnDemand { n_slots.saturating_sub(1) } else { 0 };
+        while self.held.len() < room
+            && let Some(ready) = turn.next_ready()?
+        {
+            self.held.push(ready);
         }
         backend.run_shared(layer)?;
         for Ready { key, lease, parts } in self.held.drain(..) {

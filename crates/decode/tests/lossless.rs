@@ -9,7 +9,9 @@ mod support;
 
 use std::sync::{Arc, LazyLock};
 
-use forerun_decode::{BackendChoice, Engine, EngineConfig, IoChoice, Logits, Parts, Session, SlotWish};
+use forerun_decode::{
+    BackendChoice, Engine, EngineConfig, IoChoice, Logits, Parts, PolicyName, Schedule, Session, SlotWish,
+};
 use forerun_model::{ModelShape, Nanos, TokenId};
 use forerun_scheduler::{
     Blend, GUESSES_MAX, Gate, LookaheadConfig, NoPredictor, Predictor, Recent, RouterAhead,
@@ -113,6 +115,19 @@ fn every_io_with_few_and_all_slots() {
                 let mut engine = Engine::open(&pico(io, slots, n_threads)).unwrap();
                 let found = bits(&mut engine, &TEXTS[1], 16);
                 assert!(found == CALM[1], "{io:?} {slots:?} {n_threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn schedules_and_policies_change_time_and_nothing_else() {
+    for slots in [SlotWish::PerLayer(0), SlotWish::PerLayer(1), SlotWish::PerLayer(9)] {
+        for policy in PolicyName::ALL {
+            for schedule in [Schedule::OnDemand, Schedule::ReadyFirst] {
+                let config = EngineConfig { policy, schedule, ..pico(IoChoice::Pread, slots, 2) };
+                let mut engine = Engine::open(&config).unwrap();
+                assert!(bits(&mut engine, &TEXTS[2], 6) == CALM[2], "{slots:?} {policy:?} {schedule:?}");
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Which guesses pay for their bytes. Pure: numbers in, a verdict out.
 //!
 //! A guess that is read while the disk would idle and that turns out right saves the wait for it. One that is wrong
-//! costs the bytes that were moved until that is known, and the time by which it still holds up the demands behind it: what
-//! is on the wire can't be stopped. So a guess pays while `p * saved > (1 - p) * (overrun + price * moved)`, where `price` rises until the bytes of wrong guesses stay within
-//! their budget.
+//! costs the bytes that were moved until that is known, and the time by which it still holds up the demands behind it:
+//! what is on the wire can't be stopped. So a guess pays while `p * saved > (1 - p) * (overrun + price * moved)`, where
+//! `price` rises until the bytes of wrong guesses stay within their budget.
 
 use forerun_model::Nanos;
 

@@ -50,6 +50,8 @@ pub(crate) struct Lookahead {
     trial: Trial,
     candidates: Vec<Candidate>,
     offered: Vec<Offered>,
+    /// Guesses of this pass that were charged as read in vain, whether or not they were read to their end.
+    charged: Vec<ExpertKey>,
     /// Bytes of a read, by layer, as the last one was.
     record_bytes: Vec<u64>,
     /// When the pass began, if its time shall count.
@@ -73,6 +75,7 @@ impl Lookahead {
             trial: Trial::new(config.width_max),
             candidates: Vec::new(),
             offered: Vec::new(),
+            charged: Vec::new(),
             record_bytes: Vec::new(),
             began: None,
             asking: Asking::default(),
@@ -104,7 +107,9 @@ impl Lookahead {
 
     /// The turn under way is complete after waits of `stall`.
     pub(crate) fn closed(&mut self, stall: Nanos, busy: Nanos) {
-        self.pace.closed(busy);
+        if self.counts() {
+            self.pace.closed(busy);
+        }
         self.asking.turn_closed(stall);
     }
 
@@ -115,6 +120,12 @@ impl Lookahead {
         self.began = counts.then_some(now);
         self.acted_in_pass = false;
         self.asking.begin_pass();
+        self.charged.clear();
+    }
+
+    /// Whether what happens is that of a decode step: a prompt's turns are far longer, and its bytes far more.
+    fn counts(&self) -> bool {
+        self.began.is_some()
     }
 
     /// The pass is over, and complete.
@@ -275,7 +286,13 @@ impl Lookahead {
                 candidate.begun = None;
                 self.allowance.wasted(read_bytes);
             }
-            None => self.allowance.unspent(self.bytes_of(key.layer).saturating_sub(read_bytes)),
+            None => match self.charged.iter().position(|charged| *charged == key) {
+                Some(at) => {
+                    self.charged.swap_remove(at);
+                    self.allowance.unspent(self.bytes_of(key.layer).saturating_sub(read_bytes));
+                }
+                None => self.allowance.wasted(read_bytes),
+            },
         }
     }
 
@@ -301,6 +318,7 @@ impl Lookahead {
                 self.allowance.useful(bytes);
             } else {
                 self.allowance.wasted(bytes);
+                self.charged.push(candidate.key);
             }
         }
         self.candidates.retain(|c| c.key.layer != layer);
@@ -308,7 +326,9 @@ impl Lookahead {
 
     /// An expert that a router asked for has been read.
     pub(crate) fn demand_landed(&mut self, bytes: u64) {
-        self.allowance.useful(bytes);
+        if self.counts() {
+            self.allowance.useful(bytes);
+        }
     }
 
     /// A router wants an expert that was guessed for an earlier pass, in vain.

@@ -306,7 +306,9 @@ impl Scheduler {
                 let Move::Fetch { key, slot } = self.moves[i] else { return Ok(()) };
                 let failed = |source| SchedulerError::Fetch { key, source };
                 let mut begun = self.begin(key, slot, Origin::Demand).map_err(failed)?;
-                if !begun && self.withdraw_guesses(None) {
+                if !begun {
+                    // Places may be free even if no guess came back at once.
+                    self.withdraw_guesses(None);
                     begun = self.begin(key, slot, Origin::Demand).map_err(failed)?;
                 }
                 if !begun {

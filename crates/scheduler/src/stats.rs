@@ -63,9 +63,10 @@ impl SchedulerStats {
         share(self.guesses_used, self.guesses_used + self.fetches)
     }
 
-    /// The share of the guesses that were read which a router wanted; zero when none was read.
+    /// The share of the guesses that were read which a router wanted; zero when none was read. Of a part of the counts, those
+    /// that were read before and wanted in it can make it too large: it is never more than 1.
     pub fn guess_precision(&self) -> f64 {
-        share(self.guesses_used, self.guesses.saturating_sub(self.guesses_withdrawn))
+        share(self.guesses_used, self.guesses.saturating_sub(self.guesses_withdrawn)).min(1.0)
     }
 
     /// Bytes that were demanded, or guessed and then used.

@@ -115,7 +115,7 @@ impl Trial {
         let before = self.width;
         let slack = (without.0 / 1000 * SLACK_PERMILLE).max(doubt * 3 / 2);
         let is_slower = with.0 > without.0 + slack;
-        let is_faster = with.0 < without.0;
+        let is_faster = with.0 + doubt < without.0;
         let tested = self.tested();
         self.width = match (is_slower, before) {
             (true, 0) => 0,

@@ -152,7 +152,7 @@ impl Replay {
     /// How long a guess holds up demands at most: what can be on the wire of it.
     fn hold(&self) -> Option<Nanos> {
         let bite = self.disk.alone(self.bite_bytes?);
-        Some(Nanos(bite.0 * self.disk.depth.min(2) as u64))
+        Some(Nanos(bite.0 * self.disk.depth as u64))
     }
 
     fn scheduler(

@@ -1,7 +1,7 @@
 //! How long a read for a guess is.
 //!
-//! What is on the wire can't be stopped. So a guess is read in pieces: a demand waits for one of them at most, and a guess
-//! that has turned out wrong is given up between two.
+//! What is on the wire can't be stopped. So a guess is read in pieces: a demand waits for those that are on the wire, and a
+//! guess that has turned out wrong is given up between two.
 
 /// How long a demand may wait for a guess that is being read.
 const WAIT_US_MAX: u64 = 350;

@@ -50,7 +50,9 @@ impl Assumed {
 }
 
 fn disk(args: &PlanArgs, said: &mut Vec<Assumption>) -> Result<Disk, Box<dyn Error>> {
+    let limit = args.model.disk_limit.map_or(u64::MAX, std::num::NonZeroU64::get);
     let mut say = |disk: Disk, reason: String| {
+        let disk = Disk { bytes_per_second: disk.bytes_per_second.min(limit), ..disk };
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let rate = disk.bytes_per_second as f64 / 1e9;
         let value = format!("{rate:.2} GB/s, {:.0} us", disk.latency.as_millis_f64() * 1e3);

@@ -192,9 +192,11 @@ fn read_time(shape: &ModelShape, disk: &Disk, catalog: &Catalog) -> Option<Nanos
     Some(Nanos(bytes.saturating_mul(1_000_000_000) / rate.max(1)))
 }
 
-/// Time for which a guess that was given up still holds up demands: two pieces may be on the wire.
+/// Time for which guesses that were given up still hold up demands: as many pieces may be on the wire as the disk is given
+/// at once.
 fn hold_time(disk: &Disk) -> Option<Nanos> {
-    Some(Nanos(2 * u64::from(disk.bite_bytes?) * 1_000_000_000 / disk.rate()?.max(1)))
+    let bytes = u64::from(disk.bite_bytes?).saturating_mul(disk.depth as u64);
+    Some(Nanos(bytes.saturating_mul(1_000_000_000) / disk.rate()?.max(1)))
 }
 
 /// What routers for guesses take, if guesses are made with routers.
@@ -220,7 +222,7 @@ pub(super) fn lookahead(
 ) -> LookaheadConfig {
     let base = LookaheadConfig { read, hold, ..LookaheadConfig::default() };
     let lookahead = LookaheadConfig { width_max: config.lookahead.unwrap_or(base.width_max), ..base };
-    if config.predictor == PredictorChoice::None || lookahead.width_max == 0 {
+    if !config.looks_ahead() {
         return LookaheadConfig { width_max: 0, ..lookahead };
     }
     let (width, percent) = (lookahead.width_max, lookahead.extra_permille / 10);

@@ -14,7 +14,7 @@ pub(super) fn choose(
     let n_records = (catalog.n_layers() * catalog.n_experts()).max(1) as u64;
     let bite_bytes = bite_bytes(bytes_per_second?, catalog.expert_bytes() / n_records)?;
     let choice = format!("in pieces of {}", bytes_text(bite_bytes.into()));
-    let reason = "so that a demand waits for one piece at most, and a wrong guess is given up half-way";
+    let reason = "so that a demand waits for little, and a wrong guess is given up half-way";
     decisions.push(Decision::new("guess reads", choice, reason.to_owned()));
     Some(bite_bytes)
 }

@@ -49,8 +49,8 @@ impl Scheduler {
     fn time_reads(&mut self, until: Nanos, before: Nanos, now: Nanos) {
         const SLEPT: Nanos = Nanos::from_micros(5);
         let Some((since, n_reads)) = &mut self.disk_busy_since else { return };
-        *n_reads += self.done.len() as u64;
-        if until == Nanos::MAX && now - before > SLEPT {
+        *n_reads += self.done.iter().filter(|fetched| fetched.result.is_ok()).count() as u64;
+        if until == Nanos::MAX && now - before > SLEPT && *n_reads > 0 {
             self.lookahead.pace.read_took(Nanos((now - *since).0 / *n_reads));
             (*since, *n_reads) = (now, 0);
         }
@@ -101,7 +101,10 @@ impl Scheduler {
             StoreError::GivenUp { key, read_bytes } => {
                 self.gave_up(key, read_bytes);
             }
-            _ => self.stats.failures += 1,
+            _ => {
+                self.stats.failures += 1;
+                self.lookahead.withdrawn(self.slots.get(slot).key);
+            }
         }
         let row = self.slots.get(slot);
         let (key, promised) = (row.key, row.promised);
@@ -121,6 +124,10 @@ impl Scheduler {
     /// A guess was given up after `read_bytes`, all for nothing.
     pub(super) fn gave_up(&mut self, key: ExpertKey, read_bytes: u64) {
         self.lookahead.given_up(key, read_bytes);
+        // The disk spent time on what is no whole read.
+        if let Some(since) = &mut self.disk_busy_since {
+            *since = (self.clock.now(), 0);
+        }
         self.stats.guesses_given_up += 1;
         self.stats.bytes_guess += read_bytes;
         self.stats.bytes_wasted += read_bytes;
