@@ -128,21 +128,21 @@ impl Lookahead {
         self.began.is_some()
     }
 
-    /// The pass is over, and complete.
-    pub(crate) fn end_pass(&mut self, now: Nanos) {
-        let Some(began) = self.began.take() else { return };
+    /// The pass is over, and complete; says whether a test of what guesses bring is, too.
+    pub(crate) fn end_pass(&mut self, now: Nanos) -> bool {
+        let Some(began) = self.began.take() else { return false };
         self.asking.end_pass();
         self.acted |= self.acted_in_pass;
         self.allowance.next_pass();
         if self.config.gate == Gate::Open {
-            return;
+            return false;
         }
-        if let Some(verdict) = self.trial.pass_took(now - began, self.acted) {
-            self.acted = false;
-            if verdict.width != verdict.before {
-                self.note(&verdict);
-            }
+        let Some(verdict) = self.trial.pass_took(now - began, self.acted) else { return false };
+        self.acted = false;
+        if verdict.width != verdict.before {
+            self.note(&verdict);
         }
+        true
     }
 
     /// Forgets all guesses that weren't judged.

@@ -33,6 +33,8 @@ pub struct SchedulerStats {
     pub guesses_given_up: u64,
     /// Guesses that were read, and that a router wanted before they lost their slot.
     pub guesses_used: u64,
+    /// Comparisons of passes with guesses and passes without that were completed.
+    pub trials: u64,
     /// Time spent on asking routers ahead of their turn.
     pub asking: Nanos,
     /// Bytes read because a router asked.
@@ -91,6 +93,7 @@ impl SchedulerStats {
             guesses_withdrawn: self.guesses_withdrawn - earlier.guesses_withdrawn,
             guesses_given_up: self.guesses_given_up - earlier.guesses_given_up,
             guesses_used: self.guesses_used - earlier.guesses_used,
+            trials: self.trials - earlier.trials,
             asking: self.asking - earlier.asking,
             bytes_demand: self.bytes_demand - earlier.bytes_demand,
             bytes_guess: self.bytes_guess - earlier.bytes_guess,

@@ -26,7 +26,7 @@ impl Scheduler {
     /// [`SchedulerError::Lent`] when they weren't; the pass can be tried again, over slots.
     pub fn end_pass(&mut self) -> Result<(), SchedulerError> {
         self.store.check_lent().map_err(|source| SchedulerError::Lent { source })?;
-        self.lookahead.end_pass(self.clock.now());
+        self.stats.trials += u64::from(self.lookahead.end_pass(self.clock.now()));
         Ok(())
     }
 
