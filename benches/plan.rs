@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use forerun_arena::{Arena, WriteLease};
-use forerun_model::{ExpertKey, LayerId, Nanos, PartOffsets, Routing, SystemClock};
+use forerun_arena::Arena;
+use forerun_model::{LayerId, Routing, SystemClock};
 use forerun_scheduler::{LookaheadConfig, NoPredictor, PolicyName, Scheduler, SchedulerConfig};
 use forerun_sim::Synthetic;
-use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
+use forerun_sim::hits::AtOnce;
 
 /// The shape of a 35B model.
 const N_LAYERS: u16 = 40;
@@ -20,36 +20,6 @@ const REUSE_PERMILLE: u32 = 170;
 const SLOTS_PER_LAYER: [usize; 3] = [8, 25, 256];
 /// Tokens that are routed before measuring and then over and over.
 const N_TOKENS: usize = 16;
-
-/// Fills a slot by not touching it.
-#[derive(Default)]
-struct AtOnce {
-    begun: Vec<(ExpertKey, WriteLease)>,
-}
-
-impl ExpertStore for AtOnce {
-    fn begin(&mut self, key: ExpertKey, slot: WriteLease, _priority: Priority) -> Result<(), Refused> {
-        self.begun.push((key, slot));
-        Ok(())
-    }
-
-    fn start(&mut self) {}
-
-    fn promote(&mut self, _key: ExpertKey) {}
-
-    fn withdraw_guesses(&mut self, _layer: Option<LayerId>, _withdrawn: &mut Vec<Withdrawn>) {}
-
-    fn wait(&mut self, _until: Nanos, done: &mut Vec<Fetched>) {
-        done.extend(self.begun.drain(..).map(|(key, lease)| {
-            let filled = Filled { lease: lease.seal(), parts: PartOffsets::default(), read_bytes: 1 };
-            Fetched { key, result: Ok(filled) }
-        }));
-    }
-
-    fn stats(&self) -> StoreStats {
-        StoreStats::default()
-    }
-}
 
 fn scheduler(n_slots: usize, policy: PolicyName) -> Scheduler {
     let config = SchedulerConfig {

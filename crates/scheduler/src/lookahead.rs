@@ -88,7 +88,8 @@ impl Lookahead {
 
     /// Bytes that it grows to with `n_layers` layers.
     pub(crate) fn bytes(n_layers: usize) -> usize {
-        let of_guesses = size_of::<Candidate>() + size_of::<Offered>() + size_of::<Guess>();
+        let of_guesses =
+            size_of::<Candidate>() + size_of::<Offered>() + size_of::<Guess>() + size_of::<ExpertKey>();
         Calibration::bytes(n_layers)
             + Pace::bytes(n_layers)
             + n_layers * size_of::<u64>()
@@ -279,7 +280,7 @@ impl Lookahead {
         }
     }
 
-    /// The read was given up half-way, before its layer was opened or when it was: then all of it has been counted.
+    /// The read was given up half-way. If its layer was opened without it meanwhile, all of it has been charged already.
     pub(crate) fn given_up(&mut self, key: ExpertKey, read_bytes: u64) {
         match self.candidates.iter_mut().find(|c| c.key == key) {
             Some(candidate) => {

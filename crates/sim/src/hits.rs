@@ -9,9 +9,9 @@ use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStat
 
 use crate::{RunError, Trace, VirtualClock};
 
-/// Has every expert at once, without touching the slot.
-#[derive(Default)]
-struct AtOnce {
+/// Has every expert at once, without touching the slot: for whoever counts or times the scheduler alone.
+#[derive(Debug, Default)]
+pub struct AtOnce {
     begun: Vec<(ExpertKey, WriteLease)>,
 }
 
