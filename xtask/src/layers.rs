@@ -14,8 +14,9 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("compute", &["model", "arena"]),
     ("sim", &["model", "arena", "storage", "scheduler", "compute"]),
     ("decode", &["model", "arena", "storage", "scheduler", "compute"]),
+    ("quantize", &["model", "storage", "compute"]),
     ("server", &["model", "decode"]),
-    ("cli", &["model", "storage", "decode", "sim", "server"]),
+    ("cli", &["model", "storage", "quantize", "decode", "sim", "server"]),
 ];
 
 /// What a crate's tests may use on top of that.

@@ -16,6 +16,7 @@ pub mod kernels;
 pub mod kv_cache;
 pub mod ops;
 pub mod products;
+pub mod quantise;
 pub mod rope;
 pub mod router;
 pub mod sequence;
