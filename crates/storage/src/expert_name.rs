@@ -3,31 +3,38 @@
 use forerun_model::LayerId;
 
 /// The three matrices of an expert, in the order of a record.
-pub(crate) const PARTS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
+pub const PARTS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
 
 /// What a tensor holds of the routed experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ExpertTensor {
-    pub(crate) layer: LayerId,
-    pub(crate) holds: Holds,
+pub struct ExpertTensor {
+    /// The layer.
+    pub layer: LayerId,
+    /// Which of its matrices.
+    pub holds: Holds,
 }
 
 /// Which matrices of which experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holds {
+pub enum Holds {
     /// One part (of [`PARTS`]) of every expert.
     Stacked(usize),
     /// Gate and up of every expert.
     GateUp,
     /// One part of one expert.
-    One { part: usize, expert: u16 },
+    One {
+        /// Index in [`PARTS`].
+        part: usize,
+        /// The expert.
+        expert: u16,
+    },
     /// Every expert whole.
     Packed,
 }
 
 impl ExpertTensor {
     /// What the tensor of that name may hold; `None` when it is no expert's.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
+    pub fn parse(name: &str) -> Option<Self> {
         let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
         let layer = LayerId(number(layer)?);
         if rest == "ffn_experts.packed" {

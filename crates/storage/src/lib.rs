@@ -23,7 +23,7 @@ pub mod catalog;
 pub mod conformance;
 pub mod error;
 pub mod exclusive;
-mod expert_name;
+pub mod expert_name;
 pub mod file_store;
 pub mod files;
 pub mod gguf;

@@ -1,7 +1,8 @@
-//! Packs a model's experts into records of their own, unpacks them again, and compares files.
+//! Packs a model's experts into records of their own, unpacks them again, writes copies with other types, and compares
+//! files.
 //!
-//! A packed file keeps each expert in one piece, so that a miss is one read. [`pack`] and [`unpack`] give a [`Job`], which
-//! the caller pulls: nothing but one step's bytes is in memory. The target appears under its name when it is whole;
+//! A packed file keeps each expert in one piece, so that a miss is one read. [`pack`], [`unpack`] and [`recode()`] give a
+//! [`Job`], which the caller pulls: nothing but one step's bytes is in memory. The target appears under its name when it is whole;
 //! until then it is a part and a journal beside it, with which a later run goes on.
 //!
 //! `docs/packed-format.md` is the format.
@@ -16,6 +17,7 @@ mod order;
 mod output;
 mod plan;
 mod recipe;
+mod recode;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -26,6 +28,7 @@ use std::path::Path;
 pub use compare::Comparison;
 pub use job::{Job, Progress, Summary};
 pub use order::{co_firing_order, n_runs};
+pub use recode::{Experts, Recode, RecodeError, Recoding, Rows};
 pub use verify::{Checked, Difference, Verification};
 
 use crate::files::DataFile;
@@ -97,10 +100,24 @@ pub fn unpack<'a>(source: &'a Gguf, target: &Path, settings: &Settings) -> Resul
     begin(source, target, settings, Direction::Unpack, &open_disk)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+/// Begins to write the model `source` into the file `target` with other types. A source that is split becomes one file.
+///
+/// # Errors
+/// [`PackError`] when the source is packed or no model that runs here, or the target can't be made.
+pub fn recode<'a>(
+    source: &'a Gguf,
+    target: &Path,
+    settings: &Settings,
+    recoding: &Recoding<'a>,
+) -> Result<Job<'a>, PackError> {
+    begin(source, target, settings, Direction::Recode(recoding), &open_disk)
+}
+
+#[derive(Clone, Copy)]
+enum Direction<'r, 'a> {
     Pack,
     Unpack,
+    Recode(&'r Recoding<'a>),
 }
 
 type OpenOutput<'o> = &'o dyn Fn(&Path, Existing) -> Result<Box<dyn Output>, PackError>;
@@ -114,21 +131,31 @@ fn begin<'a>(
     gguf: &'a Gguf,
     target: &Path,
     settings: &Settings,
-    direction: Direction,
+    direction: Direction<'_, 'a>,
     open: OpenOutput<'_>,
 ) -> Result<Job<'a>, PackError> {
     check_apart(gguf, target)?;
     let step_bytes = settings.step_bytes.max(STEP_BYTES_MIN);
     let settings = &Settings { step_bytes, ..settings.clone() };
     let (shape, catalog) = recipe::describe(gguf)?;
-    let source = Source { gguf, shape: &shape, catalog: &catalog };
+    let recoding = match direction {
+        Direction::Recode(recoding) => Some(recoding),
+        Direction::Pack | Direction::Unpack => None,
+    };
+    let source = Source { gguf, shape: &shape, catalog: &catalog, recoding };
     let recipe = match direction {
-        Direction::Pack => recipe::pack(&source, target, settings, identity::describe(gguf)?)?,
+        Direction::Recode(Recoding { experts: Experts::AsSource, .. }) => {
+            recipe::recode(&source, target, settings)?
+        }
+        Direction::Pack | Direction::Recode(_) => {
+            recipe::pack(&source, target, settings, identity::describe(gguf)?)?
+        }
         Direction::Unpack => recipe::unpack(&source, target, settings)?,
     };
+    let recode = recoding.map(|recoding| recoding.recode);
     let output = open(target, settings.existing)?;
     let target = target.to_owned();
-    Job::new(job::Parts { gguf, catalog, recipe, target, output }, settings)
+    Job::new(job::Parts { gguf, catalog, recipe, target, output, recode }, settings)
 }
 
 /// Refuses a target that is one of the source's files, under whatever name.

@@ -161,4 +161,18 @@ pub enum PackError {
         /// The file.
         path: PathBuf,
     },
+    /// Other types for a packed file.
+    #[error("{path} is packed, and records keep their types; `forerun unpack` it first")]
+    PackedSource {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Values that can't have the type that was asked for.
+    #[error("{path} can't be encoded")]
+    Recode {
+        /// The source, its first file if there are several.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }

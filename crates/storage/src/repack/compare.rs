@@ -212,6 +212,7 @@ impl<'a> Comparison<'a> {
         let Some(step) = self.plan.steps.get(idx).cloned() else { return Ok(false) };
         match step {
             Step::Copy(copy) => self.compare_tensor(idx, copy)?,
+            Step::Rows(_) => unreachable!("a comparison plans copies and experts"),
             Step::Experts { layer, .. } => self.compare_experts(idx, layer)?,
         }
         self.progress.done_bytes += self.plan.step_bytes(idx);

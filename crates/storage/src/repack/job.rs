@@ -8,6 +8,7 @@ use super::journal::{self, Fingerprint, Replay};
 use super::output::{Output, Shortage};
 use super::plan::{Batch, Plan};
 use super::recipe::Recipe;
+use super::recode::{Recode, rows};
 use super::{Settings, hints, read};
 use crate::gguf::{Array, HeaderWriter, Value};
 use crate::{Catalog, Gguf, PackError, packed};
@@ -23,6 +24,7 @@ pub struct Job<'a> {
     plan: Plan,
     target: PathBuf,
     output: Box<dyn Output>,
+    recode: Option<&'a dyn Recode>,
     fingerprint: Fingerprint,
     checkpoint_bytes: u64,
     is_packing: bool,
@@ -69,11 +71,13 @@ pub(super) struct Parts<'a> {
     pub(super) recipe: Recipe,
     pub(super) target: PathBuf,
     pub(super) output: Box<dyn Output>,
+    /// Who makes rows of other types, where some are to be made.
+    pub(super) recode: Option<&'a dyn Recode>,
 }
 
 impl<'a> Job<'a> {
     pub(super) fn new(parts: Parts<'a>, settings: &Settings) -> Result<Self, PackError> {
-        let Parts { gguf, catalog, recipe: Recipe { header, plan }, target, output } = parts;
+        let Parts { gguf, catalog, recipe: Recipe { header, plan }, target, output, recode } = parts;
         let fingerprint = identity::fingerprint(gguf, &header, settings.step_bytes)?;
         let total_bytes = (0..plan.steps.len()).map(|idx| plan.step_bytes(idx)).sum();
         let is_packing = header.has(packed::KEY_VERSION);
@@ -84,6 +88,7 @@ impl<'a> Job<'a> {
             plan,
             target,
             output,
+            recode,
             fingerprint,
             checkpoint_bytes: settings.checkpoint_bytes,
             is_packing,
@@ -135,7 +140,7 @@ impl<'a> Job<'a> {
     /// Moves some megabytes; `false` when nothing is left to move. After an error the same piece may be tried again.
     ///
     /// # Errors
-    /// [`PackError`]; when the disk is full or the source damaged, nothing is left behind, else what there is stays for
+    /// [`PackError`]; when the disk is full, or the source damaged or refused, nothing is left behind, else what there is stays for
     /// a later run.
     pub fn step(&mut self) -> Result<bool, PackError> {
         if self.n_steps_done == self.plan.steps.len() {
@@ -143,6 +148,7 @@ impl<'a> Job<'a> {
         }
         let batch = self.plan.batch(self.n_steps_done, &self.catalog);
         self.read(&batch)?;
+        self.recode(&batch)?;
         let sums = self.check(&batch)?;
         let written = batch.spans.iter().try_for_each(|span| {
             self.output.write_at(&self.buffer[span.at..span.at + span.len], span.to_bytes)
@@ -218,7 +224,7 @@ impl<'a> Job<'a> {
     fn read(&mut self, batch: &Batch) -> Result<(), PackError> {
         let files = self.gguf.files().files();
         self.buffer.clear();
-        self.buffer.resize(batch.buffer_bytes, 0);
+        self.buffer.resize(batch.buffer_bytes + batch.rows_bytes, 0);
         for piece in &batch.pieces {
             let buffer = &mut self.buffer[piece.at..piece.at + piece.len];
             read(&files[usize::from(piece.file)], buffer, piece.from_bytes)?;
@@ -235,6 +241,16 @@ impl<'a> Job<'a> {
             hints::done_reading(&files[usize::from(file)], from_bytes, len_bytes);
         }
         Ok(())
+    }
+
+    /// Makes the rows that get another type.
+    fn recode(&mut self, batch: &Batch) -> Result<(), PackError> {
+        let Some(recode) = self.recode.filter(|_| !batch.recoded.is_empty()) else { return Ok(()) };
+        let (target, source) = self.buffer.split_at_mut(batch.buffer_bytes);
+        recode.recode(rows(self.gguf, &batch.recoded, source, target)).map_err(|source| {
+            let _ = self.output.discard();
+            PackError::Recode { path: self.gguf.files().path(0), source }
+        })
     }
 
     /// Checksums of the experts that were read, checked against those that the source has.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use forerun_model::{ExpertKey, ExpertLayout};
+use forerun_model::{ExpertKey, ExpertLayout, MatrixLayout, QuantType};
 
 use crate::{ByteRange, Catalog};
 
@@ -14,6 +14,20 @@ pub(super) struct Copy {
     pub(super) from_bytes: u64,
     pub(super) to_bytes: u64,
     pub(super) len_bytes: u64,
+}
+
+/// Rows of the source that become rows of another type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RowCopy {
+    /// Index of the source's tensor.
+    pub(super) tensor: usize,
+    /// First row, counted over all of its matrices.
+    pub(super) first_row: u64,
+    pub(super) to: QuantType,
+    /// The rows in the source, and where they go.
+    pub(super) source: Copy,
+    /// Bytes of the rows in the target.
+    pub(super) to_len: u64,
 }
 
 /// Where a layer's experts go.
@@ -28,14 +42,19 @@ pub(super) struct Destination {
     pub(super) sequence: Vec<u16>,
 }
 
+/// Gate, up and down.
+fn parts_of(layout: &ExpertLayout) -> [MatrixLayout; 3] {
+    [layout.gate, layout.up, layout.down]
+}
+
 impl Destination {
-    fn part_bytes(&self) -> [u64; 3] {
-        [self.layout.gate, self.layout.up, self.layout.down].map(|part| part.bytes() as u64)
+    fn parts(&self) -> [MatrixLayout; 3] {
+        parts_of(&self.layout)
     }
 
     /// Bytes that an expert takes in the target.
     pub(super) fn expert_bytes(&self) -> u64 {
-        self.part_bytes().iter().sum::<u64>() + self.pads_bytes.iter().sum::<u64>()
+        self.layout.weight_bytes() as u64 + self.pads_bytes.iter().sum::<u64>()
     }
 }
 
@@ -43,6 +62,7 @@ impl Destination {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Copy(Copy),
+    Rows(RowCopy),
     /// Some experts of a layer, as positions in its sequence.
     Experts {
         layer: u16,
@@ -84,6 +104,7 @@ impl Plan {
     pub(super) fn step_bytes(&self, idx: usize) -> u64 {
         match &self.steps[idx] {
             Step::Copy(copy) => copy.len_bytes,
+            Step::Rows(rows) => rows.to_len,
             Step::Experts { layer, range } => {
                 self.layers[usize::from(*layer)].expert_bytes() * range.len() as u64
             }
@@ -93,7 +114,7 @@ impl Plan {
     /// The experts that step `idx` moves, in order.
     pub(super) fn step_experts(&self, idx: usize) -> impl Iterator<Item = ExpertKey> + '_ {
         let experts = match &self.steps[idx] {
-            Step::Copy(_) => None,
+            Step::Copy(_) | Step::Rows(_) => None,
             Step::Experts { layer, range } => {
                 let sequence = &self.layers[usize::from(*layer)].sequence[range.clone()];
                 Some(sequence.iter().map(|&expert| ExpertKey::new(*layer, expert)))
@@ -106,6 +127,7 @@ impl Plan {
     pub(super) fn batch(&self, idx: usize, catalog: &Catalog) -> Batch {
         match &self.steps[idx] {
             Step::Copy(copy) => Batch::of_copy(*copy),
+            Step::Rows(rows) => Batch::of_rows(*rows),
             Step::Experts { layer, .. } => {
                 let destination = &self.layers[usize::from(*layer)];
                 Batch::of_experts(self.step_experts(idx), destination, catalog)
@@ -139,7 +161,29 @@ pub(super) struct Moved {
     pub(super) parts_at: [usize; 3],
 }
 
-/// One step's reads and writes.
+/// Which rows of the source a batch recodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowsFrom {
+    /// Some of a tensor, counted over all of its matrices.
+    Tensor { idx: usize, first_row: u64 },
+    /// All of a part of an expert.
+    Part { key: ExpertKey, part: usize },
+}
+
+/// Rows that are read into the buffer's second part, and made into others in its first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Recoded {
+    pub(super) rows: RowsFrom,
+    pub(super) to: QuantType,
+    /// Counted from the second part's start.
+    pub(super) from_at: usize,
+    pub(super) from_len: usize,
+    pub(super) to_at: usize,
+    pub(super) to_len: usize,
+}
+
+/// One step's reads and writes. The buffer has two parts: what the target gets, and rows of the source from which some of
+/// that is made.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Batch {
     /// In the order of the source.
@@ -147,7 +191,11 @@ pub(super) struct Batch {
     /// In the order of the target.
     pub(super) spans: Vec<Span>,
     pub(super) experts: Vec<Moved>,
+    pub(super) recoded: Vec<Recoded>,
+    /// Bytes of the buffer's first part.
     pub(super) buffer_bytes: usize,
+    /// Bytes of its second part.
+    pub(super) rows_bytes: usize,
 }
 
 impl Batch {
@@ -155,7 +203,21 @@ impl Batch {
         let len = usize_of(copy.len_bytes);
         let pieces = vec![Piece { file: copy.file, from_bytes: copy.from_bytes, len, at: 0 }];
         let spans = vec![Span { to_bytes: copy.to_bytes, at: 0, len }];
-        Self { pieces, spans, experts: Vec::new(), buffer_bytes: len }
+        Self { pieces, spans, buffer_bytes: len, ..Self::default() }
+    }
+
+    fn of_rows(rows: RowCopy) -> Self {
+        let (from_len, to_len) = (usize_of(rows.source.len_bytes), usize_of(rows.to_len));
+        let (file, from_bytes) = (rows.source.file, rows.source.from_bytes);
+        let from = RowsFrom::Tensor { idx: rows.tensor, first_row: rows.first_row };
+        Self {
+            pieces: vec![Piece { file, from_bytes, len: from_len, at: to_len }],
+            spans: vec![Span { to_bytes: rows.source.to_bytes, at: 0, len: to_len }],
+            recoded: vec![Recoded { rows: from, to: rows.to, from_at: 0, from_len, to_at: 0, to_len }],
+            buffer_bytes: to_len,
+            rows_bytes: from_len,
+            ..Self::default()
+        }
     }
 
     pub(super) fn of_experts(
@@ -174,17 +236,33 @@ impl Batch {
             batch.experts.push(Moved { key, parts_at: [0; 3] });
         }
         parts.sort_unstable_by_key(|part| part.0);
+        let mut made: Vec<Piece> = Vec::new();
         for (to_bytes, idx, part, range) in parts {
             let at = batch.buffer_bytes;
-            let (len, pad) = (range.len_bytes as usize, usize_of(destination.pads_bytes[part]));
+            let target = destination.parts()[part];
+            let (len, pad) = (target.bytes(), usize_of(destination.pads_bytes[part]));
             batch.experts[idx].parts_at[part] = at;
-            batch.pieces.push(Piece { file: range.file, from_bytes: range.offset_bytes, len, at });
+            let key = batch.experts[idx].key;
+            let from_len = range.len_bytes as usize;
+            let mut piece = Piece { file: range.file, from_bytes: range.offset_bytes, len: from_len, at };
+            if catalog.layout(key.layer).is_some_and(|from| parts_of(from)[part].quant == target.quant) {
+                batch.pieces.push(piece);
+            } else {
+                let (rows, from_at) = (RowsFrom::Part { key, part }, batch.rows_bytes);
+                let to = target.quant;
+                batch.recoded.push(Recoded { rows, to, from_at, from_len, to_at: at, to_len: len });
+                piece.at = from_at;
+                made.push(piece);
+                batch.rows_bytes += from_len;
+            }
             match batch.spans.last_mut() {
                 Some(span) if span.to_bytes + span.len as u64 == to_bytes => span.len += len + pad,
                 _ => batch.spans.push(Span { to_bytes, at, len: len + pad }),
             }
             batch.buffer_bytes += len + pad;
         }
+        let second = batch.buffer_bytes;
+        batch.pieces.extend(made.into_iter().map(|piece| Piece { at: second + piece.at, ..piece }));
         batch.pieces.sort_unstable_by_key(|piece| (piece.file, piece.from_bytes));
         batch.pieces.dedup_by(|next, piece| {
             let touches = piece.file == next.file

@@ -1,5 +1,6 @@
 //! From a source to what is to be written: the target's header, and where each tensor and expert goes. Pure.
 
+mod recode;
 mod unpack;
 
 use std::collections::HashSet;
@@ -8,7 +9,8 @@ use std::path::Path;
 use forerun_model::{ExpertLayout, LayerId, ModelShape, QuantType};
 
 use super::plan::{Copy, Destination, Plan};
-use super::{Order, Settings};
+use super::{Order, Recoding, Settings};
+pub(super) use recode::recode;
 pub(super) use unpack::unpack;
 
 use crate::expert_name::{ExpertTensor, Holds};
@@ -32,6 +34,8 @@ pub(super) struct Source<'a> {
     pub(super) gguf: &'a Gguf,
     pub(super) shape: &'a ModelShape,
     pub(super) catalog: &'a Catalog,
+    /// Other types, where the copy gives them.
+    pub(super) recoding: Option<&'a Recoding<'a>>,
 }
 
 impl Source<'_> {
@@ -79,19 +83,21 @@ pub(super) fn pack(
     settings: &Settings,
     sums: [String; 3],
 ) -> Result<Recipe, PackError> {
+    source.check_recoding()?;
     let order = order(source, &settings.order)?;
+    let layouts = source.target_layouts()?;
     let mut tensors = Vec::new();
     // Which of the target's tensors are copies, and of what.
     let mut contents: Vec<Content<'_>> = Vec::new();
     let mut packed_layers = HashSet::new();
-    for tensor in source.gguf.tensors() {
+    for (place, tensor) in source.gguf.tensors().iter().enumerate() {
         match source.expert_tensor(tensor) {
             None => {
-                tensors.push(TensorSpec::from(tensor));
-                contents.push(Content::Copy(tensor));
+                tensors.push(source.spec(tensor));
+                contents.push(Content::Tensor(place, tensor));
             }
             Some(expert) if packed_layers.insert(expert.layer) => {
-                let record_bytes = packed::record_bytes(&source.layout(expert.layer));
+                let record_bytes = packed::record_bytes(&layouts[expert.layer.idx()]);
                 let sizes = [record_bytes, source.n_experts() as u64];
                 let dims = Dims::new(&sizes).expect("two axes are a number that is accepted");
                 let name = packed::tensor_name(expert.layer);
@@ -101,16 +107,24 @@ pub(super) fn pack(
             Some(_) => {}
         }
     }
-    let entries = pack_entries(source, &order, sums)?;
+    let entries = pack_entries(source, (&order, &layouts), sums)?;
     let header = HeaderWriter::new(entries, tensors).map_err(|problem| header_error(target, problem))?;
     let mut plan = Plan { layers: vec![empty(source); source.shape.n_layers()], steps: Vec::new() };
     for (idx, content) in contents.iter().enumerate() {
         let to_bytes = header.offset_bytes(idx);
         match content {
-            Content::Copy(tensor) => plan.push_copy(copy(tensor, to_bytes), settings.step_bytes),
+            Content::Tensor(place, tensor) => {
+                source.push_tensor(&mut plan, (*place, tensor), to_bytes, settings.step_bytes);
+            }
             Content::Layer(layer) => {
-                plan.layers[layer.idx()] = packed_layer(source, *layer, &order[layer.idx()], to_bytes);
-                plan.push_experts(layer.0, settings.step_bytes);
+                let from_bytes = source.layout(*layer).weight_bytes() as u64;
+                let destination = packed_layer(layouts[layer.idx()], &order[layer.idx()], to_bytes);
+                let expert_bytes = destination.expert_bytes();
+                plan.layers[layer.idx()] = destination;
+                // As few at once as the source's bytes allow too.
+                let share = u128::from(settings.step_bytes) * u128::from(expert_bytes);
+                let step_bytes = share / u128::from(expert_bytes.max(from_bytes));
+                plan.push_experts(layer.0, u64::try_from(step_bytes).unwrap_or(u64::MAX));
             }
         }
     }
@@ -118,7 +132,8 @@ pub(super) fn pack(
 }
 
 enum Content<'a> {
-    Copy(&'a TensorInfo),
+    /// One of the source's tensors, and its place in the list of them.
+    Tensor(usize, &'a TensorInfo),
     Layer(LayerId),
 }
 
@@ -135,8 +150,7 @@ fn empty(source: &Source<'_>) -> Destination {
     Destination { layout, to_bytes: Vec::new(), pads_bytes: [0; 3], sequence: Vec::new() }
 }
 
-fn packed_layer(source: &Source<'_>, layer: LayerId, order: &[u32], first: u64) -> Destination {
-    let layout = source.layout(layer);
+fn packed_layer(layout: ExpertLayout, order: &[u32], first: u64) -> Destination {
     let record_bytes = packed::record_bytes(&layout);
     let offsets = packed::part_offsets(&layout).map(u64::from);
     let ends = [offsets[1], offsets[2], record_bytes];
@@ -185,12 +199,12 @@ fn order(source: &Source<'_>, order: &Order) -> Result<Vec<Vec<u32>>, PackError>
 /// The source's keys and those of the packed file; checksums are zeros until the experts have been read.
 fn pack_entries(
     source: &Source<'_>,
-    order: &[Vec<u32>],
+    (order, layouts): (&[Vec<u32>], &[ExpertLayout]),
     sums: [String; 3],
 ) -> Result<Vec<(String, Value)>, PackError> {
     let metadata = &source.gguf.metadata;
     let (mut entries, alignment) = carried(source.gguf, Some(packed::RECORD_ALIGN_BYTES));
-    let layouts: Vec<_> = source.shape.layer_ids().map(|layer| source.layout(layer)).collect();
+    source.set_keys(&mut entries);
     let types = layouts.iter().flat_map(|l| [l.gate, l.up, l.down].map(|part| part.quant.id())).collect();
     let offsets = layouts.iter().flat_map(packed::part_offsets).collect();
     let n_experts = order.iter().map(Vec::len).sum();
@@ -247,12 +261,16 @@ fn names_of(source: &Source<'_>) -> &'static str {
     }
 }
 
+/// The keys that pass into any copy.
+fn kept(gguf: &Gguf) -> Vec<(String, Value)> {
+    let ours = |key: &str| key.starts_with(packed::PREFIX) || key.starts_with("split.");
+    gguf.metadata.entries().iter().filter(|entry| !ours(&entry.0)).cloned().collect()
+}
+
 /// The keys that pass unchanged, with another alignment, and the alignment that there was. Without `alignment` the key
 /// is as the packed file remembers it.
 fn carried(gguf: &Gguf, alignment: Option<u64>) -> (Vec<(String, Value)>, Option<Value>) {
-    let ours = |key: &str| key.starts_with(packed::PREFIX) || key.starts_with("split.");
-    let kept = gguf.metadata.entries().iter().filter(|entry| !ours(&entry.0));
-    let mut entries: Vec<_> = kept.cloned().collect();
+    let mut entries = kept(gguf);
     let place = entries.iter().position(|entry| entry.0 == KEY_ALIGNMENT);
     let before = place.map(|idx| entries[idx].1.clone());
     let now = match alignment {
