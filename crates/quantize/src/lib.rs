@@ -8,5 +8,5 @@
 pub mod error;
 pub mod imatrix;
 
-pub use error::QuantizeError;
+pub use error::{ImatrixError, QuantizeError};
 pub use imatrix::{Imatrix, Importance};
