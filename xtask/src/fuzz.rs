@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn the_readers_are_fuzzed() {
         let targets = targets(&root()).unwrap();
-        for name in ["gguf_open", "packed_open"] {
+        for name in ["gguf_open", "packed_open", "imatrix_open"] {
             assert!(targets.iter().any(|target| target.name == name), "{name}");
         }
     }

@@ -15,7 +15,7 @@ pub mod plan;
 pub mod recipe;
 
 pub use encode::Encoder;
-pub use error::QuantizeError;
+pub use error::{EncodeError, ImatrixError, PlanError, QuantizeError, RecipeError};
 pub use imatrix::{Imatrix, Importance};
 pub use keys::{NamedImatrix, keys};
 pub use plan::{Choice, Facts, Permissions, Plan};

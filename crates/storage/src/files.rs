@@ -117,7 +117,10 @@ impl DataFile {
     }
 
     /// Fills `buffer` from `offset_bytes` on.
-    pub(crate) fn read_exact_at(&self, mut buffer: &mut [u8], mut offset_bytes: u64) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the file ends before; the system's reason.
+    pub fn read_exact_at(&self, mut buffer: &mut [u8], mut offset_bytes: u64) -> io::Result<()> {
         while !buffer.is_empty() {
             match self.read_at(buffer, offset_bytes) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

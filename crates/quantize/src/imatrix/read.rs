@@ -1,0 +1,149 @@
+//! Reads importance matrices: GGUF files, and through [`super::dat`] the older form.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::Path;
+
+use bytes::Bytes;
+use forerun_model::QuantType;
+use forerun_storage::gguf::{Array, Value};
+use forerun_storage::{DataFile, Gguf, OpenError, TensorInfo};
+
+use super::write::{CHUNK_COUNT, CHUNK_SIZE, COUNTS, DATASETS, IMATRIX, SOURCE, SUMS, TYPE, WINDOWS};
+use super::{About, Imatrix, Importance, Partial, dat};
+use crate::ImatrixError;
+
+/// What a file of the newer form begins with.
+const MAGIC: &[u8; 4] = b"GGUF";
+
+impl Imatrix {
+    /// Reads the file `path`, of either form. Entries that are no numbers, or negative, are kept as they are:
+    /// [`Importance::mean_squares`] takes no notice of them.
+    ///
+    /// # Errors
+    /// [`ImatrixError`] names the file, the entry and what is wrong with it.
+    pub fn open(path: &Path) -> Result<Self, ImatrixError> {
+        let io = |doing| move |source| ImatrixError::Io { doing, path: path.to_owned(), source };
+        // Asked before opening, since opening a pipe would wait for its writer.
+        let metadata = fs::metadata(path).map_err(io("open"))?;
+        if !metadata.is_file() {
+            return Err(OpenError::NotAFile { path: path.to_owned() }.into());
+        }
+        let mut magic = [0; 4];
+        let file = DataFile::open(path)?;
+        if file.len_bytes >= 4 {
+            file.read_exact_at(&mut magic, 0).map_err(io("read"))?;
+        }
+        if &magic == MAGIC {
+            return from_gguf(path, &Gguf::open(path)?);
+        }
+        let input = BufReader::new(File::open(path).map_err(io("open"))?);
+        dat::read(path, Box::new(input), file.len_bytes)
+    }
+
+    /// Reads a file of either form that is in memory; `name` is for messages.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_bytes(name: &str, bytes: &Bytes) -> Result<Self, ImatrixError> {
+        let path = Path::new(name);
+        if bytes.starts_with(MAGIC) {
+            return from_gguf(path, &Gguf::open_bytes(name, bytes.clone())?);
+        }
+        dat::read(path, Box::new(&bytes[..]), bytes.len() as u64)
+    }
+}
+
+fn from_gguf(path: &Path, gguf: &Gguf) -> Result<Imatrix, ImatrixError> {
+    match gguf.metadata.value(TYPE) {
+        Some(Value::Text(kind)) if kind == IMATRIX => {}
+        found => {
+            let found = found.map_or_else(|| "absent".to_owned(), Value::to_string);
+            return Err(ImatrixError::NotImatrix { path: path.to_owned(), found });
+        }
+    }
+    let mut imatrix = Imatrix { about: about(path, gguf)?, ..Imatrix::default() };
+    // Sums and counts by the model's tensor.
+    let mut pairs: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
+    for tensor in gguf.tensors() {
+        for (i, suffix) in [SUMS, COUNTS].into_iter().enumerate() {
+            let name = tensor.name.strip_suffix(suffix).and_then(|name| name.strip_suffix('.'));
+            if let Some(name) = name {
+                pairs.entry(name).or_default()[i] = Some(tensor);
+            }
+        }
+    }
+    for (name, pair) in pairs {
+        let unpaired = |present, absent| {
+            let (path, name) = (path.to_owned(), name.to_owned());
+            Err(ImatrixError::Unpaired { path, name, present, absent })
+        };
+        match pair {
+            [Some(sums), Some(counts)] => {
+                imatrix.insert(name.to_owned(), importance(path, gguf, name, (sums, counts))?);
+            }
+            [Some(_), None] => return unpaired(SUMS, COUNTS),
+            _ => return unpaired(COUNTS, SUMS),
+        }
+    }
+    if imatrix.is_empty() {
+        return Err(ImatrixError::Empty { path: path.to_owned() });
+    }
+    Ok(imatrix)
+}
+
+/// One entry. Other writers give the counts fewer axes, so only how many there are says how many matrices.
+fn importance(
+    path: &Path,
+    gguf: &Gguf,
+    name: &str,
+    (sums, counts): (&TensorInfo, &TensorInfo),
+) -> Result<Importance, ImatrixError> {
+    let (sums, counts) = (floats(path, gguf, sums)?, floats(path, gguf, counts)?);
+    let n_cols = if sums.len().is_multiple_of(counts.len()) { sums.len() / counts.len() } else { 0 };
+    Importance::new(name, n_cols, sums, counts)
+}
+
+fn floats(path: &Path, gguf: &Gguf, tensor: &TensorInfo) -> Result<Vec<f32>, ImatrixError> {
+    if tensor.quant != QuantType::F32 {
+        let (path, name, found) = (path.to_owned(), tensor.name.clone(), tensor.quant);
+        return Err(ImatrixError::TensorType { path, name, found });
+    }
+    let read_failed = |source| ImatrixError::Io { doing: "read", path: path.to_owned(), source };
+    let file = &gguf.files().files()[usize::from(tensor.file)];
+    let n = usize::try_from(tensor.len_bytes)
+        .map_err(|_| read_failed(std::io::ErrorKind::FileTooLarge.into()))?;
+    let mut bytes = vec![0; n];
+    file.read_exact_at(&mut bytes, tensor.offset_bytes).map_err(read_failed)?;
+    Ok(super::dat::floats(&bytes))
+}
+
+fn about(path: &Path, gguf: &Gguf) -> Result<About, ImatrixError> {
+    let value = |key| gguf.metadata.value(key);
+    let wrong = |key, found: &Value, expected| {
+        Err(ImatrixError::Key { path: path.to_owned(), key, found: found.to_string(), expected })
+    };
+    let number = |key: &'static str, max: u64| match value(key) {
+        None => Ok(None),
+        Some(found) => match found.integer().and_then(|n| u64::try_from(n).ok()).filter(|n| *n <= max) {
+            None => wrong(key, found, "a number of windows or tokens").map(|()| None),
+            some => Ok(some),
+        },
+    };
+    let small = |key| Ok::<_, ImatrixError>(number(key, u64::from(u32::MAX))?.unwrap_or(0));
+    let datasets = match value(DATASETS) {
+        None => Vec::new(),
+        Some(Value::Array(Array::Text(names))) => names.clone(),
+        // A list of none, of whatever type.
+        Some(Value::Array(names)) if names.is_empty() => Vec::new(),
+        Some(found) => return wrong(DATASETS, found, "a list of texts").map(|()| About::default()),
+    };
+    let partial = match (value(SOURCE), number(WINDOWS, u64::MAX)?) {
+        (Some(Value::Text(source)), Some(windows)) => Some(Partial { source: source.clone(), windows }),
+        _ => None,
+    };
+    let [chunk_count, chunk_size] = [small(CHUNK_COUNT)?, small(CHUNK_SIZE)?];
+    let [chunk_count, chunk_size] = [chunk_count, chunk_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    Ok(About { datasets, chunk_count, chunk_size, partial })
+}
