@@ -9,6 +9,8 @@ mod small;
 use forerun_model::QuantType;
 use half::f16;
 
+pub(crate) use small::MXFP4_VALUES;
+
 /// The types that [`dequantise`] knows, for an error message.
 pub const SUPPORTED: &str =
     "F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4";

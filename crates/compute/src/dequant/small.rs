@@ -3,7 +3,7 @@
 use super::{IQ4_VALUES, half_at};
 
 /// Twice the values that the 4-bit codes of MXFP4 stand for (E2M1); the block's scale is halved to match.
-const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(crate) const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// `d`, 32 signed bytes.
 pub(super) fn q8_0(b: &[u8], y: &mut [f32]) {

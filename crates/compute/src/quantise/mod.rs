@@ -1,32 +1,134 @@
 //! From f32 values to blocks: the opposite of [`dequant`](crate::dequant), with care for the columns that matter.
 
+mod affine;
+mod k;
+mod lanes;
+mod levels;
+mod small;
+mod symmetric;
+mod tile;
+
+use std::marker::PhantomData;
+use std::slice::ChunksExactMut;
+
 use forerun_model::QuantType;
 use half::{bf16, f16};
 
+use crate::kernels::{Isa, Loop};
+use lanes::LANES;
+use tile::Tile;
+
+/// The types that [`quantise`] can write, for an error message.
+pub const ENCODABLE: &str =
+    "F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4";
+
 /// Whether [`quantise`] can write blocks of this type.
 pub fn is_encodable(quant: QuantType) -> bool {
-    matches!(quant, QuantType::F32 | QuantType::F16 | QuantType::BF16)
+    use QuantType as Q;
+    matches!(
+        quant,
+        Q::F32 | Q::F16 | Q::BF16 | Q::Q8_0 | Q::Q4_0 | Q::Q4_1 | Q::Q5_0 | Q::Q5_1 | Q::IQ4_NL | Q::MXFP4
+    ) || matches!(quant, Q::Q2_K | Q::Q3_K | Q::Q4_K | Q::Q5_K | Q::Q6_K | Q::IQ4_XS)
 }
 
 /// Encodes the values of one row as blocks of `quant` into `out`. `importance`, one weight per value and none negative,
 /// says how much the square of each value's error counts; without it all count alike.
 ///
+/// Values that aren't finite give finite blocks that mean nothing: check with [`all_finite`] before. Weights that are
+/// negative or not finite count as none, and where a whole block has none its values count alike.
+///
 /// # Panics
 /// When the type isn't [encodable](is_encodable), or lengths don't fit: `values` fill whole blocks, `out` holds just these
 /// blocks, `importance` is as long as `values`.
 pub fn quantise(quant: QuantType, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    quantise_on(Isa::detect(), quant, values, importance, out);
+}
+
+/// [`quantise`] with the instructions of `isa`. All give the same bytes.
+///
+/// # Panics
+/// As [`quantise`] does.
+pub fn quantise_on(isa: Isa, quant: QuantType, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     assert_eq!(quant.row_bytes(values.len()), Some(out.len()), "whole blocks, and room for just these");
     assert!(importance.is_none_or(|weights| weights.len() == values.len()), "a weight for every value");
+    let row = Row { values, importance, out, block_bytes: quant.block_bytes() };
     match quant {
-        QuantType::F32 => words(values, out, f32::to_le_bytes),
-        QuantType::F16 => words(values, out, |v| f16::from_f32(v).to_le_bytes()),
-        QuantType::BF16 => words(values, out, |v| bf16::from_f32(v).to_le_bytes()),
+        QuantType::F32 => words(values, row.out, f32::to_le_bytes),
+        QuantType::F16 => words(values, row.out, |v| f16::from_f32(v).to_le_bytes()),
+        QuantType::BF16 => words(values, row.out, |v| bf16::from_f32(v).to_le_bytes()),
+        QuantType::Q8_0 => isa.run(row.of::<small::Q8_0, 32>()),
+        QuantType::Q4_0 => isa.run(row.of::<small::Q4_0, 32>()),
+        QuantType::Q4_1 => isa.run(row.of::<small::Q4_1, 32>()),
+        QuantType::Q5_0 => isa.run(row.of::<small::Q5_0, 32>()),
+        QuantType::Q5_1 => isa.run(row.of::<small::Q5_1, 32>()),
+        QuantType::IQ4_NL => isa.run(row.of::<small::Iq4Nl, 32>()),
+        QuantType::MXFP4 => isa.run(row.of::<small::Mxfp4, 32>()),
+        QuantType::Q2_K => isa.run(row.of::<k::Q2K, 16>()),
+        QuantType::Q3_K => isa.run(row.of::<k::Q3K, 16>()),
+        QuantType::Q4_K => isa.run(row.of::<k::Q4K, 32>()),
+        QuantType::Q5_K => isa.run(row.of::<k::Q5K, 32>()),
+        QuantType::Q6_K => isa.run(row.of::<k::Q6K, 16>()),
+        QuantType::IQ4_XS => isa.run(row.of::<k::Iq4Xs, 32>()),
         _ => panic!("{quant} can't be encoded: ask is_encodable first"),
     }
+}
+
+/// Whether every value is a finite number, so that blocks can stand for them.
+pub fn all_finite(values: &[f32]) -> bool {
+    // Without an early exit, so that many are looked at together.
+    values.chunks(1024).all(|part| part.iter().fold(true, |all, v| all & v.is_finite()))
 }
 
 fn words<const N: usize>(values: &[f32], out: &mut [u8], encode: impl Fn(f32) -> [u8; N]) {
     for (value, bytes) in values.iter().zip(out.as_chunks_mut::<N>().0) {
         *bytes = encode(*value);
+    }
+}
+
+/// The bytes of the blocks of a tile.
+type Blocks<'a> = ChunksExactMut<'a, u8>;
+
+/// A type whose blocks are made of runs of `N` values.
+trait Format<const N: usize> {
+    /// Runs per block, a power of two.
+    const GROUP: usize;
+
+    /// Writes at most as many blocks as a tile holds. Must be `#[inline(always)]`.
+    fn encode(tile: &Tile<N>, blocks: Blocks<'_>);
+}
+
+/// A row to encode.
+struct Row<'a> {
+    values: &'a [f32],
+    importance: Option<&'a [f32]>,
+    out: &'a mut [u8],
+    block_bytes: usize,
+}
+
+impl<'a> Row<'a> {
+    fn of<F: Format<N>, const N: usize>(self) -> Encode<'a, F, N> {
+        Encode { row: self, format: PhantomData }
+    }
+}
+
+/// The loop that encodes a row, a tile at a time.
+struct Encode<'a, F, const N: usize> {
+    row: Row<'a>,
+    format: PhantomData<F>,
+}
+
+impl<F: Format<N>, const N: usize> Loop for Encode<'_, F, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Row { values, importance, out, block_bytes } = self.row;
+        let tile_values = N * LANES;
+        let tile_bytes = LANES / F::GROUP * block_bytes;
+        for (i, (values, out)) in values.chunks(tile_values).zip(out.chunks_mut(tile_bytes)).enumerate() {
+            let weights = importance.map(|all| &all[i * tile_values..][..values.len()]);
+            let tile = Tile::<N>::load(values, weights, F::GROUP);
+            F::encode(&tile, out.chunks_exact_mut(block_bytes));
+        }
     }
 }

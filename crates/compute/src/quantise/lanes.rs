@@ -1,0 +1,161 @@
+//! Sixteen f32 values, one for each of sixteen runs that are searched side by side.
+//!
+//! A run never meets its neighbours but in [`Lanes::fold`], whose order is fixed, and every operation is rounded by
+//! itself: all instruction sets give the same bits.
+
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+/// Runs that are searched at once.
+pub(super) const LANES: usize = 16;
+
+/// One value for every run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Lanes(pub(super) [f32; LANES]);
+
+impl Lanes {
+    pub(super) const ZERO: Self = Self([0.0; LANES]);
+    pub(super) const ONE: Self = Self([1.0; LANES]);
+
+    #[inline(always)]
+    pub(super) fn splat(value: f32) -> Self {
+        Self([value; LANES])
+    }
+
+    #[inline(always)]
+    fn zip(mut self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        for i in 0..LANES {
+            self.0[i] = f(self.0[i], other.0[i]);
+        }
+        self
+    }
+
+    #[inline(always)]
+    pub(super) fn map(mut self, f: impl Fn(f32) -> f32) -> Self {
+        for i in 0..LANES {
+            self.0[i] = f(self.0[i]);
+        }
+        self
+    }
+
+    /// The smaller of two; `other` where one isn't a number.
+    #[inline(always)]
+    pub(super) fn min(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a < b { a } else { b })
+    }
+
+    /// The larger of two; `other` where one isn't a number.
+    #[inline(always)]
+    pub(super) fn max(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    pub(super) fn clamp(self, low: f32, high: f32) -> Self {
+        self.max(Self::splat(low)).min(Self::splat(high))
+    }
+
+    #[inline(always)]
+    pub(super) fn abs(self) -> Self {
+        self.map(f32::abs)
+    }
+
+    /// The nearest whole number, ties to even, for less than 2^22.
+    #[inline(always)]
+    pub(super) fn round(self) -> Self {
+        /// Has no room for fractions.
+        const WHOLE: f32 = 12_582_912.0;
+        self.map(|v| (v + WHOLE) - WHOLE)
+    }
+
+    /// `1 / self`, and 0 of 0.
+    #[inline(always)]
+    pub(super) fn inverse(self) -> Self {
+        self.map(|v| if v == 0.0 { 0.0 } else { 1.0 / v })
+    }
+
+    /// `self` where `a > b`, else `other`.
+    #[inline(always)]
+    pub(super) fn where_greater(mut self, a: Self, b: Self, other: Self) -> Self {
+        for i in 0..LANES {
+            self.0[i] = if a.0[i] > b.0[i] { self.0[i] } else { other.0[i] };
+        }
+        self
+    }
+
+    /// Every run gets the sum over its block of `group` runs (a power of two): runs a half block apart are added, then
+    /// a quarter, and so on.
+    #[inline(always)]
+    pub(super) fn fold(self, group: usize) -> Self {
+        self.butterfly(group, |a, b| a + b)
+    }
+
+    /// Every run gets the largest of its block of `group` runs.
+    #[inline(always)]
+    pub(super) fn fold_max(self, group: usize) -> Self {
+        self.butterfly(group, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn butterfly(mut self, group: usize, f: impl Fn(f32, f32) -> f32) -> Self {
+        let mut step = group / 2;
+        while step > 0 {
+            let old = self.0;
+            for i in 0..LANES {
+                self.0[i] = f(old[i], old[i ^ step]);
+            }
+            step /= 2;
+        }
+        self
+    }
+
+    /// The nearest values that a half float in units of `unit` can have; too large ones become the largest.
+    #[inline(always)]
+    pub(super) fn to_half(self, unit: Self) -> Self {
+        let mut out = self;
+        for i in 0..LANES {
+            out.0[i] = nearest_half(self.0[i] * unit.0[i]) / unit.0[i];
+        }
+        out
+    }
+}
+
+/// What `half::f16` rounds to, without a call, so that it works on many at once; finite, whatever comes in.
+#[inline(always)]
+fn nearest_half(value: f32) -> f32 {
+    /// The largest half float.
+    const MAX: f32 = 65504.0;
+    /// Smaller ones are spaced evenly, by 2^-24, as f32 are from a half to one.
+    const NORMAL: f32 = 1.0 / 16384.0;
+    let value = if value < MAX { value } else { MAX };
+    let value = if value > -MAX { value } else { -MAX };
+    let bits = value.to_bits();
+    let normal = f32::from_bits((bits + 0xFFF + (bits >> 13 & 1)) & !0x1FFF);
+    let small = ((value.abs() + 0.5) - 0.5).copysign(value);
+    if value.abs() < NORMAL { small } else { normal }
+}
+
+macro_rules! operator {
+    ($trait:ident, $method:ident, $op:tt) => {
+        impl $trait for Lanes {
+            type Output = Self;
+
+            #[inline(always)]
+            fn $method(self, other: Self) -> Self {
+                self.zip(other, |a, b| a $op b)
+            }
+        }
+    };
+}
+operator!(Add, add, +);
+operator!(Sub, sub, -);
+operator!(Mul, mul, *);
+operator!(Div, div, /);
+
+impl Neg for Lanes {
+    type Output = Self;
+
+    #[inline(always)]
+    fn neg(self) -> Self {
+        self.map(|v| -v)
+    }
+}
