@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-pub(crate) use copy::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs, VerifyArgs};
+pub(crate) use copy::{CopyArgs, OrderName, PackArgs, QuantizeArgs, TalkArgs, UnpackArgs, VerifyArgs};
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
 pub(crate) use measure::{BenchArgs, DiskWish, PerplexityArgs, PlanArgs, ProbeArgs, TraceArgs};
 use schedule::parse_lookahead;
@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Pack(PackArgs),
     /// Writes the ordinary file that a packed one was made from.
     Unpack(UnpackArgs),
+    /// Writes a smaller copy: weights in types of fewer bits.
+    Quantize(QuantizeArgs),
     /// Checks that a file is whole, or holds the same model as another one.
     Verify(VerifyArgs),
     /// Downloads a model from a Hugging Face Hub, and prints where it is

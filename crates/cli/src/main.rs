@@ -7,6 +7,7 @@ mod answer;
 mod args;
 mod bench;
 mod chat;
+mod copying;
 mod embedded;
 mod inspect;
 mod interrupt;
@@ -17,6 +18,7 @@ mod plan;
 mod probe;
 mod progress;
 mod pull;
+mod quantize;
 mod run;
 mod say;
 mod trace;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(args),
         Command::Pack(args) => pack::pack(args),
         Command::Unpack(args) => pack::unpack(args),
+        Command::Quantize(args) => quantize::quantize(args),
         Command::Verify(args) => verify::verify(args),
         Command::Pull(args) => pull::pull(args),
         Command::Probe(args) => probe::run(args),

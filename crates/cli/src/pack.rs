@@ -4,19 +4,16 @@ use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use forerun_decode::bytes_text;
 use forerun_model::{LayerId, ModelShape, Routing};
 use forerun_sim::Trace;
 use forerun_storage::Gguf;
-use forerun_storage::repack::{self, Existing, Job, Order, Settings, Summary};
-use serde::Serialize;
+use forerun_storage::repack::{self, Job, Order};
 
 use crate::Outcome;
-use crate::args::{CopyArgs, OrderName, PackArgs, TalkArgs, UnpackArgs};
+use crate::args::{OrderName, PackArgs, TalkArgs, UnpackArgs};
+use crate::copying;
 use crate::interrupt::Interrupt;
-use crate::progress::{Bar, Unit};
 use crate::say::say;
 
 /// Packs a model, or packs a packed one anew.
@@ -28,7 +25,7 @@ pub(crate) fn pack(args: &PackArgs) -> Result<Outcome, Box<dyn Error>> {
         None if args.source.is_dir() => return Err(no_target(&source, &args.source).into()),
         None => default_target(&source),
     };
-    let mut settings = settings(&args.copy);
+    let mut settings = copying::settings(&args.copy);
     let mut runs = None;
     if let OrderName::Trace(path) = &args.order {
         let (order, saved) = trace_order(path, &source)?;
@@ -48,73 +45,27 @@ pub(crate) fn pack(args: &PackArgs) -> Result<Outcome, Box<dyn Error>> {
 pub(crate) fn unpack(args: &UnpackArgs) -> Result<Outcome, Box<dyn Error>> {
     let interrupt = Interrupt::install()?;
     let source = Gguf::open(&args.source)?;
-    let job = repack::unpack(&source, &args.target, &settings(&args.copy))?;
+    let job = repack::unpack(&source, &args.target, &copying::settings(&args.copy))?;
     work(job, "unpacking", &args.target, &args.copy.talk, &interrupt)
 }
 
-fn settings(args: &CopyArgs) -> Settings {
-    let existing = if args.force { Existing::Replace } else { Existing::Refuse };
-    let mut settings = Settings { existing, ..Settings::default() };
-    if let Some(bytes) = args.checkpoint {
-        settings.checkpoint_bytes = bytes;
-        settings.step_bytes = settings.step_bytes.min(bytes.max(1));
-    }
-    settings
-}
-
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Output {
-    target: PathBuf,
-    file_bytes: u64,
-    tensors: usize,
-    experts: usize,
-    written_bytes: u64,
-    resumed_bytes: u64,
-    seconds: f64,
-}
-
-/// Pulls the job to its end, or to the moment at which the user wants to stop.
+/// Pulls the job to its end and says what it made.
 fn work(
-    mut job: Job<'_>,
+    job: Job<'_>,
     title: &'static str,
     target: &Path,
     talk: &TalkArgs,
     interrupt: &Interrupt,
 ) -> Result<Outcome, Box<dyn Error>> {
-    let (start, begun) = (Instant::now(), job.progress());
-    if begun.resumed_bytes > 0 && !talk.quiet {
-        say!("going on after {} that an earlier run wrote", bytes_text(begun.resumed_bytes));
-    }
-    let bar = Bar::new(title, Unit::Bytes, begun.total_bytes, talk.quiet);
-    bar.start_at(begun.done_bytes);
-    while job.step()? {
-        bar.set(job.progress().done_bytes);
-        if interrupt.is_set() {
-            let done = job.progress().done_bytes;
-            job.pause()?;
-            drop(bar);
-            let part = target.display();
-            say!("stopped after {}; the same command goes on with {part}.forerun-part", bytes_text(done));
-            return Ok(Outcome::Interrupted);
-        }
-    }
-    let Summary { target, file_bytes, n_experts, n_tensors, resumed_bytes } = job.finish()?;
-    drop(bar);
-    let seconds = start.elapsed().as_secs_f64();
-    let written_bytes = begun.total_bytes - resumed_bytes;
+    let Some(copied) = copying::pull(job, title, target, talk, interrupt)? else {
+        return Ok(Outcome::Interrupted);
+    };
     if talk.json {
-        let (experts, tensors) = (n_experts, n_tensors);
-        let output = Output { target, file_bytes, tensors, experts, written_bytes, resumed_bytes, seconds };
         let mut stdout = io::stdout().lock();
-        serde_json::to_writer(&mut stdout, &output)?;
+        serde_json::to_writer(&mut stdout, &copied)?;
         stdout.write_all(b"\n")?;
     } else if !talk.quiet {
-        #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "a rate for people")]
-        #[expect(clippy::cast_possible_truncation, reason = "a rate for people")]
-        let rate = bytes_text((written_bytes as f64 / seconds.max(1e-3)) as u64);
-        let (path, size) = (target.display(), bytes_text(file_bytes));
-        say!("wrote {path}: {size}, {n_tensors} tensors, {n_experts} experts, in {seconds:.1} s ({rate}/s)");
+        copied.say();
     }
     Ok(Outcome::Done)
 }

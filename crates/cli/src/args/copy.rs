@@ -73,6 +73,46 @@ pub(crate) struct VerifyArgs {
     pub(crate) talk: TalkArgs,
 }
 
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct QuantizeArgs {
+    /// Model file (GGUF) in F32, F16, BF16 or Q8_0, any shard of a split one, or its folder
+    pub(crate) source: PathBuf,
+
+    /// File to write
+    pub(crate) target: PathBuf,
+
+    /// Which tensor gets which type: q4_k_m, les, q3_k_m, q8_0, or a file (docs/quantising.md)
+    #[arg(long, value_name = "NAME|FILE", default_value = "q4_k_m")]
+    pub(crate) recipe: PathBuf,
+
+    /// Importance matrix: how much each column matters, as `forerun imatrix` and llama-imatrix write it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) imatrix: Option<PathBuf>,
+
+    /// Writes each expert in one piece, as `forerun pack` does
+    #[arg(long)]
+    pub(crate) pack: bool,
+
+    /// Takes sources that are quantised already, whose errors add up
+    #[arg(long)]
+    pub(crate) requantize: bool,
+
+    /// Gives few bits to experts of which the importance matrix knows nothing
+    #[arg(long)]
+    pub(crate) allow_unseen: bool,
+
+    /// Threads that encode; default: one per core
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// Says what would be written, and writes nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    #[command(flatten)]
+    pub(crate) copy: CopyArgs,
+}
+
 /// An order by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OrderName {
