@@ -1,5 +1,7 @@
 //! Crashes and full disks at every byte, on a simulated disk that loses what wasn't synced, and on a real one.
 
+mod recode;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
