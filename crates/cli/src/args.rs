@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use copy::{CopyArgs, OrderName, PackArgs, QuantizeArgs, TalkArgs, UnpackArgs, VerifyArgs};
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
-pub(crate) use measure::{BenchArgs, DiskWish, PerplexityArgs, PlanArgs, ProbeArgs, TraceArgs};
+pub(crate) use measure::{BenchArgs, DiskWish, ImatrixArgs, PerplexityArgs, PlanArgs, ProbeArgs, TraceArgs};
 use schedule::parse_lookahead;
 pub(crate) use schedule::{Lookahead, Policy, PredictorName, ScheduleName};
 
@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Says how well a model predicts a text, in windows of --ctx tokens.
     Perplexity(PerplexityArgs),
+    /// Says which columns of a model's matrices matter to a text, for quantising it: an importance matrix.
+    Imatrix(ImatrixArgs),
     /// Measures how fast a model reads and decodes.
     Bench(BenchArgs),
     /// Says what a model file holds.

@@ -9,6 +9,7 @@ mod bench;
 mod chat;
 mod copying;
 mod embedded;
+mod imatrix;
 mod inspect;
 mod interrupt;
 mod load;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::chat(args),
         Command::Perplexity(args) => perplexity::perplexity(args),
+        Command::Imatrix(args) => imatrix::imatrix(args),
         Command::Bench(args) => bench::bench(args),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Pack(args) => pack::pack(args),

@@ -1,5 +1,7 @@
 //! `forerun perplexity`: how well a model predicts a text.
 
+mod compare;
+
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Seek, Write};
@@ -29,6 +31,9 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> Result<Outcome, Box<dyn Error
     model.model = model.model.or_else(|| args.file.clone());
     let mut config = engine_config(&model)?;
     (config.context_default, config.logit_rows) = (WINDOW_DEFAULT, LOGIT_ROWS);
+    if let Some(base) = &args.kl_base {
+        return compare::compare(args, config, base, text, &interrupt);
+    }
     let mut engine = Engine::open(&config)?;
     let quiet = args.model.quiet;
     if !quiet {
@@ -42,12 +47,8 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> Result<Outcome, Box<dyn Error
     }
     text.rewind().map_err(|source| TextError::of(path, DecodeError::ReadText { source }))?;
     let mut scoring = Perplexity::new(&mut engine, text, length);
-    let is_whole = score(&mut scoring, length, &interrupt, quiet).map_err(|source| match source {
-        DecodeError::TextChanged { .. } | DecodeError::ReadText { .. } | DecodeError::NotUtf8 { .. } => {
-            TextError::of(path, source).into()
-        }
-        source => Box::<dyn Error>::from(source),
-    })?;
+    let is_whole =
+        score(&mut scoring, length, &interrupt, quiet).map_err(|source| TextError::failed(path, source))?;
     if !is_whole && !quiet {
         say!("interrupted after {} of {} windows", scoring.n_windows(), length.n_windows);
     }
@@ -87,21 +88,32 @@ fn words(Estimate { perplexity, stderr, .. }: Estimate) -> String {
 
 /// A text that can't be scored.
 #[derive(Debug, thiserror::Error)]
-enum TextError {
+pub(crate) enum TextError {
     /// It is read twice, which a pipe can't be.
-    #[error("can't score {path}: it isn't a regular file, and a text is read twice; save it to a file first")]
+    #[error("can't read {path}: it isn't a regular file, and a text is read twice; save it to a file first")]
     NotAFile { path: String },
-    #[error("can't score {path}")]
+    #[error("can't read {path}")]
     Text { path: String, source: Box<DecodeError> },
 }
 
 impl TextError {
-    fn of(path: &Path, source: DecodeError) -> Self {
+    pub(crate) fn of(path: &Path, source: DecodeError) -> Self {
         Self::Text { path: path.display().to_string(), source: Box::new(source) }
+    }
+
+    /// An error of a run over the text `path`, which is named if it is to blame.
+    pub(crate) fn failed(path: &Path, source: DecodeError) -> Box<dyn Error> {
+        match source {
+            DecodeError::TextChanged { .. } | DecodeError::ReadText { .. } | DecodeError::NotUtf8 { .. } => {
+                Self::of(path, source).into()
+            }
+            source => source.into(),
+        }
     }
 }
 
-fn open(path: &Path) -> Result<File, TextError> {
+/// Opens a text that is to be read twice.
+pub(crate) fn open(path: &Path) -> Result<File, TextError> {
     let refused = |source| TextError::of(path, DecodeError::ReadText { source });
     // Asked before opening, since opening a pipe would wait for its writer.
     if !fs::metadata(path).map_err(refused)?.is_file() {

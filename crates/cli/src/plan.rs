@@ -72,17 +72,12 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<Outcome, Box<dyn Error>> {
 
 /// Budgets from the smallest that works to one that holds every expert, and the user's own.
 fn budgets(outlook: &Outlook, own: Option<u64>) -> Result<Vec<u64>, DecodeError> {
-    let whole = outlook.plan(None)?;
-    let smallest = match outlook.plan(Some(0)) {
-        Err(DecodeError::Budget { smallest_bytes, .. }) => smallest_bytes,
-        Err(error) => return Err(error),
-        Ok(plan) => plan.total(),
-    };
+    let (smallest, whole) = outlook.range()?;
     if let Some(budget) = own {
         // An impossible wish is an error, not a row that is missing.
         outlook.plan(Some(budget))?;
     }
-    let span = whole.total().saturating_sub(smallest);
+    let span = whole - smallest;
     let step = span.div_ceil(64).next_power_of_two().clamp(1 << 20, 1 << 28);
     let shares = SHARES.iter().map(|share| (smallest + span / 32 * share).next_multiple_of(step));
     let mut budgets: Vec<u64> = shares.chain(own).collect();

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use forerun_compute::Rounding;
 use forerun_scheduler::PolicyName;
 
+use crate::input_sums::Collect;
 use crate::memory_plan::SlotWish;
 use crate::step::Schedule;
 
@@ -128,6 +129,8 @@ pub struct EngineConfig {
     pub n_threads: Option<usize>,
     /// Most rows of a step whose logits are wanted; each costs memory for a whole vocabulary.
     pub logit_rows: usize,
+    /// Whose inputs are added up while steps run; `None`: nobody's.
+    pub collects: Option<Collect>,
 }
 
 impl EngineConfig {
@@ -158,6 +161,7 @@ impl EngineConfig {
             backend: BackendChoice::Cpu,
             n_threads: None,
             logit_rows: 1,
+            collects: None,
         }
     }
 }

@@ -5,7 +5,7 @@ mod outlook;
 mod parts;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use forerun_compute::{Backend, Row, SequenceIdx, Step, StepOutput};
 use forerun_model::{Clock, ModelShape, Position, SystemClock, TokenId};
@@ -14,6 +14,7 @@ use forerun_storage::{Resident, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
+use crate::input_sums::{InputSums, SharedSums};
 use crate::io::Disk;
 use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
 use crate::observe::RoutingObserver;
@@ -46,6 +47,7 @@ pub struct Engine {
     clock: Arc<dyn Clock>,
     n_threads: usize,
     traffic: TokenTraffic,
+    sums: Option<SharedSums>,
     rows: Vec<Row>,
     /// Counts how often the sequence was started anew.
     epoch: u64,
@@ -111,13 +113,24 @@ impl Engine {
     pub fn open_with(config: &EngineConfig, own: Parts) -> Result<Self, DecodeError> {
         let mut decisions = Vec::new();
         let opening = Opening::new(config, &own.clock, &mut decisions)?;
+        Self::build(config, opening, own, decisions)
+    }
+
+    /// Plans, allocates and starts what runs the model that was opened.
+    fn build(
+        config: &EngineConfig,
+        opening: Opening,
+        own: Parts,
+        mut decisions: Vec<Decision>,
+    ) -> Result<Self, DecodeError> {
         let plan = opening.plan_input(config);
         let plan = PlanInput { lendable: plan.lendable.filter(|_| own.scheduler.is_none()), ..plan };
         let plan = parts::plan(plan, &mut decisions)?;
         let Opening { gguf, path, shape, catalog, tokenizer, template, .. } = opening;
         let Opening { resident, weights, traffic, n_threads, io, .. } = opening;
         let disk = io.disk.clone();
-        let backend = parts::backend(config, weights, &plan, n_threads, &mut decisions)?;
+        let sums = config.collects.map(|collect| SharedSums::new(&shape, collect));
+        let backend = parts::backend(config, weights, &plan, (n_threads, sums.as_ref()), &mut decisions)?;
         let Parts { scheduler, predictor, lookahead, clock } = own;
         let predictor = predictor.unwrap_or_else(|| parts::predictor(config.predictor));
         let times = parts::guess_times(&shape, &disk, &catalog);
@@ -150,6 +163,7 @@ impl Engine {
             clock,
             n_threads,
             traffic,
+            sums,
             rows: Vec::new(),
             epoch: 0,
         })
@@ -158,6 +172,12 @@ impl Engine {
     /// From now on `observer` hears what routers say in every step, or nobody does. Its memory is the caller's affair.
     pub fn watch(&mut self, observer: Option<Box<dyn RoutingObserver>>) {
         self.steps.watch(observer);
+    }
+
+    /// What was added up of the matrices' inputs; `None` unless the configuration [asked](EngineConfig::collects) for it.
+    /// No step runs while it is held.
+    pub fn input_sums(&self) -> Option<MutexGuard<'_, InputSums>> {
+        self.sums.as_ref().map(SharedSums::lock)
     }
 
     /// Runs one step over consecutive text tokens that follow `past` ones and accepts them. The logits that are wanted

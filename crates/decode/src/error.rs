@@ -148,6 +148,36 @@ pub enum DecodeError {
         /// Windows at the first reading.
         n_windows: u64,
     },
+    /// Two models whose predictions can't be compared.
+    #[error("the two models don't have the same vocabulary: {difference}")]
+    OtherVocabulary {
+        /// The first difference.
+        difference: String,
+    },
+    /// Two models that were opened with different windows.
+    #[error("the model's window has {context} tokens, the base's {base_context}; --ctx sets both")]
+    OtherContext {
+        /// The model's.
+        context: usize,
+        /// The base's.
+        base_context: usize,
+    },
+    /// A budget that doesn't hold two models at once.
+    #[error(
+        "the memory budget of {budget} is too small for two models at once; the smallest that works here is \
+         {smallest}, of which {base} are the base's",
+        budget = crate::memory_plan::bytes_text(*budget_bytes),
+        smallest = crate::memory_plan::bytes_text(*smallest_bytes),
+        base = crate::memory_plan::bytes_text(*base_bytes)
+    )]
+    BudgetOfTwo {
+        /// What was given.
+        budget_bytes: u64,
+        /// What would do.
+        smallest_bytes: u64,
+        /// The base's part of that.
+        base_bytes: u64,
+    },
     /// A measurement longer than the context.
     #[error("prompt and tokens are {need} together, but the context holds {context}; raise --ctx")]
     BenchContext {

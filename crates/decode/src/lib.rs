@@ -2,17 +2,21 @@
 //!
 //! An [`Engine`] is built from a file and a budget ([`memory_plan`] splits it), runs steps through all layers
 //! ([`step`]) and keeps one conversation's caches. A [`Session`] knows which tokens those caches hold; a
-//! [`Generation`] reads a prompt and makes an answer, pulled piece by piece by the caller. [`Perplexity`] and [`Bench`]
-//! drive the same steps to score a text, and to measure speed.
+//! [`Generation`] reads a prompt and makes an answer, pulled piece by piece by the caller. [`Perplexity`],
+//! [`Divergence`], [`Calibration`] and [`Bench`] drive the same steps to score a text, to compare two models over it, to see
+//! which columns of matrices matter to it, and to measure speed.
 //!
 //! Never here: arguments, terminals, HTTP.
 
 pub mod bench;
+pub mod calibration;
 pub mod config;
+pub mod divergence;
 pub mod engine;
 pub mod error;
 pub mod generation;
 mod heap;
+pub mod input_sums;
 mod io;
 pub mod memory_plan;
 mod meter;
@@ -23,16 +27,21 @@ pub mod session;
 pub mod step;
 pub mod telemetry;
 pub mod text;
+mod windows;
 
 pub use bench::{Bench, BenchEvent, Pass};
+pub use calibration::{Calibration, ReadEvent};
 pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource, PredictorChoice};
+pub use divergence::{Comparison, Divergence, Interval, split_budget};
 pub use engine::{Engine, Logits, Outlook, Parts, TokenTraffic};
 pub use error::DecodeError;
+pub use forerun_compute::Inputs;
 /// Most guesses that may be asked for.
 pub use forerun_scheduler::GUESSES_MAX;
 /// Who may say which experts stay.
 pub use forerun_scheduler::PolicyName;
 pub use generation::{Event, FinishReason, Generation, GenerationConfig, Report};
+pub use input_sums::{Collect, InputSums, Sums};
 pub use memory_plan::{MemoryPlan, SlotWish, bytes_text, parse_bytes};
 pub use observe::RoutingObserver;
 pub use perplexity::{Estimate, Perplexity, ScoreEvent, TextLength};

@@ -79,6 +79,8 @@ pub struct PlanInput<'a> {
     pub lendable: Option<Lendable>,
     /// Most rows of a step whose logits are wanted; a step has no more than its rows.
     pub logit_rows: usize,
+    /// Bytes of the sums of inputs that are collected.
+    pub sums_bytes: u64,
 }
 
 /// Where the memory goes. All sizes in bytes.
@@ -102,6 +104,8 @@ pub struct MemoryPlan {
     pub conversation: u64,
     /// Tables of slots and experts, and a step's routing.
     pub tables: u64,
+    /// Sums of the matrices' inputs, where they are collected.
+    pub sums: u64,
     /// Threads that compute.
     pub threads: u64,
     /// The process itself.
@@ -204,6 +208,7 @@ impl MemoryPlan {
                 + (input.shape.n_layers() * input.shape.moe.top_k * REMEMBERED_BYTES) as u64
                 + (rows_max * input.shape.moe.top_k * USE_BYTES) as u64
                 + lookahead_bytes(input.shape),
+            sums: input.sums_bytes,
             threads: input.n_threads as u64 * THREAD_BYTES,
             runtime: RUNTIME_BYTES,
             mapped: 0,
@@ -251,7 +256,7 @@ impl MemoryPlan {
     }
 
     /// Name and bytes of every line.
-    pub fn lines(&self) -> [(&'static str, u64); 12] {
+    pub fn lines(&self) -> [(&'static str, u64); 13] {
         [
             ("dense weights", self.dense),
             ("KV cache", self.kv),
@@ -261,6 +266,7 @@ impl MemoryPlan {
             ("conversation", self.conversation),
             ("tables", self.tables),
             ("read buffers", self.io),
+            ("sums of inputs", self.sums),
             ("compute threads", self.threads),
             ("the program itself", self.runtime),
             ("mapped experts", self.mapped),
@@ -280,7 +286,7 @@ fn lookahead_bytes(shape: &ModelShape) -> u64 {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, bytes) in self.lines() {
-            if bytes == 0 && name == "mapped experts" {
+            if bytes == 0 && ["mapped experts", "sums of inputs"].contains(&name) {
                 continue;
             }
             write!(f, "  {name:<24}{:>12}", bytes_text(bytes))?;

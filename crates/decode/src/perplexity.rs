@@ -16,12 +16,11 @@ use crate::engine::{Engine, Logits};
 use crate::meter::{Meter, Work};
 use crate::session::Session;
 use crate::telemetry::Telemetry;
-use crate::text::{TokenReader, Tokenizer};
+use crate::windows::Windows;
+pub use crate::windows::{TextLength, WINDOW_MIN};
 
 /// Tokens of a window when none are asked for.
 pub const WINDOW_DEFAULT: usize = 512;
-/// Fewest tokens of a window: the standard error needs a few predictions.
-pub const WINDOW_MIN: usize = 8;
 /// Rows of a step whose logits are wanted; see [`crate::EngineConfig::logit_rows`].
 pub const LOGIT_ROWS: usize = 16;
 
@@ -34,6 +33,19 @@ pub struct Estimate {
     pub stderr: f64,
     /// Tokens that were predicted.
     pub n_tokens: u64,
+}
+
+impl Estimate {
+    /// That of `n_tokens` tokens with these sums of negative log-probabilities and of their squares; `None` before two.
+    #[expect(clippy::cast_precision_loss, reason = "nobody scores 2^53 tokens")]
+    pub(crate) fn of(nll: f64, squares: f64, n_tokens: u64) -> Option<Self> {
+        let n = n_tokens as f64;
+        let mean = nll / n;
+        let variance = (squares / n - mean * mean).max(0.0);
+        let perplexity = mean.exp();
+        let stderr = perplexity * (variance / (n - 1.0)).sqrt();
+        (n_tokens > 1).then_some(Self { perplexity, stderr, n_tokens })
+    }
 }
 
 /// Predictions so far: sums of negative log-probabilities and of their squares.
@@ -52,14 +64,8 @@ impl Sums {
     }
 
     /// `None` before two tokens.
-    #[expect(clippy::cast_precision_loss, reason = "nobody scores 2^53 tokens")]
     fn estimate(&self) -> Option<Estimate> {
-        let n = self.n_tokens as f64;
-        let mean = self.nll / n;
-        let variance = (self.squares / n - mean * mean).max(0.0);
-        let perplexity = mean.exp();
-        let stderr = perplexity * (variance / (n - 1.0)).sqrt();
-        (self.n_tokens > 1).then_some(Estimate { perplexity, stderr, n_tokens: self.n_tokens })
+        Estimate::of(self.nll, self.squares, self.n_tokens)
     }
 }
 
@@ -68,39 +74,6 @@ fn negative_log_probability(logits: &[f32], token: TokenId) -> f64 {
     let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum();
     sum.ln() + largest - f64::from(logits[token.idx()])
-}
-
-/// How many whole windows a text has, and how many tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextLength {
-    /// Tokens, with the one in front.
-    pub n_tokens: u64,
-    /// Windows.
-    pub n_windows: u64,
-}
-
-impl TextLength {
-    /// Reads `text` to its end, to know that all of it can be read before the first window costs time.
-    ///
-    /// # Errors
-    /// [`DecodeError`] for a text that isn't UTF-8 or can't be read, one shorter than a window, or a window that is
-    /// too short.
-    pub fn of(text: impl Read, tokenizer: &Tokenizer, window: usize) -> Result<Self, DecodeError> {
-        if window < WINDOW_MIN {
-            return Err(DecodeError::WindowTooShort { window, window_min: WINDOW_MIN });
-        }
-        let mut reader = TokenReader::new(text);
-        let (mut n_tokens, mut ids) = (0, Vec::new());
-        while reader.next(tokenizer, &mut ids)? {
-            n_tokens += ids.len() as u64;
-            ids.clear();
-        }
-        let n_windows = n_tokens / window as u64;
-        if n_windows == 0 {
-            return Err(DecodeError::TextTooShort { n_tokens, window });
-        }
-        Ok(Self { n_tokens, n_windows })
-    }
 }
 
 /// What [`Perplexity::next`] brings.
@@ -119,15 +92,12 @@ pub enum ScoreEvent {
 pub struct Perplexity<'e, R> {
     engine: &'e mut Engine,
     session: Session,
-    reader: TokenReader<R>,
-    /// Tokens read ahead of the window.
-    ahead: Vec<TokenId>,
+    windows: Windows<R>,
     /// The window under way; empty between two.
     window: Vec<TokenId>,
     /// Predictions in whole windows, and with those of the window under way.
     whole: Sums,
     sums: Sums,
-    length: TextLength,
     n_windows: u64,
     meter: Meter,
     work: Work,
@@ -140,12 +110,10 @@ impl<'e, R: Read> Perplexity<'e, R> {
         Self {
             engine,
             session: Session::new(),
-            reader: TokenReader::new(text),
-            ahead: Vec::new(),
+            windows: Windows::new(text, length),
             window: Vec::new(),
             whole: Sums::default(),
             sums: Sums::default(),
-            length,
             n_windows: 0,
             meter,
             work: Work::default(),
@@ -158,11 +126,13 @@ impl<'e, R: Read> Perplexity<'e, R> {
     /// [`DecodeError`]; the call may be repeated, unless the text itself can't be read.
     #[expect(clippy::should_implement_trait, reason = "a step may fail, and the result comes after the last")]
     pub fn next(&mut self) -> Result<Option<ScoreEvent>, DecodeError> {
-        if self.n_windows == self.length.n_windows {
-            return Ok(None);
-        }
         let begin = self.engine.clock().now();
-        self.fill_window()?;
+        if self.window.is_empty() {
+            let (tokenizer, len) = (self.engine.tokenizer(), self.engine.plan().context);
+            if !self.windows.next(tokenizer, len, &mut self.window)? {
+                return Ok(None);
+            }
+        }
         let is_whole = self.step()?;
         self.work.prompt_time = self.work.prompt_time + self.since(begin);
         if !is_whole {
@@ -192,25 +162,6 @@ impl<'e, R: Read> Perplexity<'e, R> {
 
     fn since(&self, begin: Nanos) -> Nanos {
         self.engine.clock().now() - begin
-    }
-
-    /// Takes the next window from the text, unless one is under way.
-    fn fill_window(&mut self) -> Result<(), DecodeError> {
-        if !self.window.is_empty() {
-            return Ok(());
-        }
-        let tokenizer = self.engine.tokenizer();
-        let len = self.engine.plan().context;
-        while self.ahead.len() < len {
-            if !self.reader.next(tokenizer, &mut self.ahead)? {
-                return Err(DecodeError::TextChanged { n_windows: self.length.n_windows });
-            }
-        }
-        self.window.extend(self.ahead.drain(..len));
-        if let Some(opening) = tokenizer.vocabulary().opening() {
-            self.window[0] = opening;
-        }
-        Ok(())
     }
 
     /// Reads the next tokens of the window, and scores predictions where they count. `true` at the window's end.

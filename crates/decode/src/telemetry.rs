@@ -99,6 +99,8 @@ pub struct Memory {
     pub conversation: u64,
     /// Tables of slots and experts, and a step's routing.
     pub tables: u64,
+    /// Sums of the matrices' inputs.
+    pub sums: u64,
     /// Compute threads.
     pub threads: u64,
     /// Experts that are used where they are mapped.
@@ -126,6 +128,7 @@ impl Memory {
             state: plan.state,
             conversation: plan.conversation,
             tables: plan.tables,
+            sums: plan.sums,
             threads: plan.threads,
             mapped: plan.mapped,
             slots: plan.slots,

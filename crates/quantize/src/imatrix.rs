@@ -5,12 +5,15 @@
 //! routed to it.
 
 mod dat;
+mod names;
 mod read;
 mod write;
 
 use std::collections::BTreeMap;
 
 use crate::ImatrixError;
+pub use names::fed_by;
+pub use read::Reader;
 pub use write::{Entry, write};
 
 /// What was seen of one tensor's inputs.

@@ -20,6 +20,10 @@ pub(crate) struct PerplexityArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
+    /// Compares with this model, such as the one it was quantised from: --memory is split between the two
+    #[arg(long, value_name = "BASE")]
+    pub(crate) kl_base: Option<PathBuf>,
+
     /// Prints one JSON object in place of the line
     #[arg(long)]
     pub(crate) json: bool,
@@ -29,6 +33,41 @@ pub(crate) struct PerplexityArgs {
     pub(crate) file: Option<PathBuf>,
 
     /// Text to score, as UTF-8; special tokens in it are text
+    pub(crate) text: PathBuf,
+}
+
+/// A run that ends early leaves what it read beside OUT, and the same command goes on from there.
+#[derive(Clone, Debug, clap::Args)]
+#[command(allow_missing_positional = true, mut_arg("ctx", |ctx| ctx.help(WINDOW_HELP)))]
+pub(crate) struct ImatrixArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// The importance matrix, in the form that llama.cpp's tools read as well
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) out: PathBuf,
+
+    /// Most windows that are read; default: the whole text
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) chunks: Option<u64>,
+
+    /// Looks at the head as well
+    #[arg(long)]
+    pub(crate) process_output: bool,
+
+    /// Replaces a file that is there
+    #[arg(short, long)]
+    pub(crate) force: bool,
+
+    /// Prints one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The same as --model
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Text to read, as UTF-8; special tokens in it are text
     pub(crate) text: PathBuf,
 }
 

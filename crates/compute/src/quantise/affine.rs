@@ -9,12 +9,13 @@
 //! and `e`, codes chosen anew under each; then by turns `d` and `e` by least squares over the block, and the
 //! neighbours of every pair of `k` and `m`, while the error falls.
 
-use super::lanes::Lanes;
+use super::lanes::{LANES, Lanes, byte, clamp, round};
 use super::symmetric::Grid;
 use super::tile::Tile;
+use crate::kernels::Loop;
 
 /// Times that a winner is fitted again.
-const FITS: usize = 2;
+const FITS: u16 = 2;
 /// Times that a block's half floats and its whole numbers are fitted by turns, at most.
 const TURNS: usize = 4;
 /// Part of a sum of squares below which a difference from it is rounding.
@@ -25,6 +26,29 @@ const SPREAD_MIN: f32 = 1.0 / 1_048_576.0;
 pub(super) struct Line {
     pub(super) scale: Lanes,
     pub(super) offset: Lanes,
+}
+
+impl Line {
+    /// `self` where `a > b`, else `other`.
+    #[inline(always)]
+    fn where_greater(self, a: Lanes, b: Lanes, other: Self) -> Self {
+        Self {
+            scale: self.scale.where_greater(a, b, other.scale),
+            offset: self.offset.where_greater(a, b, other.offset),
+        }
+    }
+
+    #[inline(always)]
+    fn to_halves(self, unit: Lanes) -> Self {
+        Self { scale: self.scale.to_half(unit), offset: self.offset.to_half(unit) }
+    }
+
+    /// What values are to be multiplied with, and what is to be added then, for codes that are not yet rounded.
+    #[inline(always)]
+    fn codes(self) -> (Lanes, Lanes) {
+        let inverse = self.scale.inverse();
+        (inverse, -self.offset * inverse)
+    }
 }
 
 /// What to try.
@@ -70,6 +94,7 @@ impl Sums {
             self.xq = self.xq + wq * *x;
             self.qq = self.qq + wq * q;
         }
+        (self.q, self.xq, self.qq) = (self.q.together(), self.xq.together(), self.qq.together());
         self
     }
 
@@ -94,63 +119,38 @@ impl Sums {
 /// The error of every run under `line`, with the best codes for it.
 #[inline(always)]
 fn error<const N: usize>(tile: &Tile<N>, line: Line, high: f32) -> Lanes {
-    let inverse = line.scale.inverse();
-    let shift = -line.offset * inverse;
+    let (inverse, shift) = line.codes();
     let mut sum = Lanes::ZERO;
     for (x, w) in tile.x.iter().zip(&tile.w) {
         let q = (*x * inverse + shift).clamp(0.0, high).round();
         let off = *x - (line.scale * q + line.offset);
         sum = sum + *w * (off * off);
     }
-    sum
+    sum.together()
 }
 
 /// The best line found for every run by itself.
 #[inline(always)]
-pub(super) fn best_lines<const N: usize>(tile: &Tile<N>, search: &Search) -> Line {
+fn best_lines<const N: usize>(tile: &Tile<N>, search: &Search) -> Line {
     let (low, high) = tile.range();
     let low = low.min(Lanes::splat(search.offset_max));
     let per_range = (high - low).inverse();
     let fixed = Sums::of(tile);
-    let mut best = Line { scale: Lanes::ZERO, offset: Lanes::ZERO };
+    let mut best = Line { scale: Lanes::ZERO, offset: low };
     let mut gained = Lanes::splat(f32::NEG_INFINITY);
-    let mut consider = |inverse: Lanes, shift: Lanes| {
-        let sums = Sums { ..fixed }.at(tile, inverse, shift, search.high);
-        let (line, gain) = sums.fit(search.offset_max);
-        best.scale = line.scale.where_greater(gain, gained, best.scale);
-        best.offset = line.offset.where_greater(gain, gained, best.offset);
+    let n = search.spans.n * search.shifts.n;
+    for i in 0..n + FITS {
+        let (inverse, shift) = if i < n {
+            let span = search.spans.at(i / search.shifts.n);
+            let inverse = per_range * Lanes::splat(span);
+            let middle = (search.high - span) / 2.0 + search.shifts.at(i % search.shifts.n);
+            (inverse, Lanes::splat(middle) - low * inverse)
+        } else {
+            best.codes()
+        };
+        let (line, gain) = Sums { ..fixed }.at(tile, inverse, shift, search.high).fit(search.offset_max);
+        best = line.where_greater(gain, gained, best);
         gained = gain.max(gained);
-        best
-    };
-    let mut line = Line { scale: Lanes::ZERO, offset: low };
-    for i in 0..search.spans.n * search.shifts.n {
-        let span = search.spans.at(i / search.shifts.n);
-        let inverse = per_range * Lanes::splat(span);
-        let shift = Lanes::splat((search.high - span) / 2.0 + search.shifts.at(i % search.shifts.n));
-        line = consider(inverse, shift - low * inverse);
-    }
-    for _ in 0..FITS {
-        let inverse = line.scale.inverse();
-        line = consider(inverse, -line.offset * inverse);
-    }
-    line
-}
-
-/// Lines of runs that are a block each: half floats.
-#[inline(always)]
-pub(super) fn half_lines<const N: usize>(tile: &Tile<N>, search: &Search) -> Line {
-    let round =
-        |line: Line| Line { scale: line.scale.to_half(tile.unit), offset: line.offset.to_half(tile.unit) };
-    let mut best = round(best_lines(tile, search));
-    let mut least = error(tile, best, search.high);
-    for _ in 0..FITS {
-        let inverse = best.scale.inverse();
-        let sums = Sums::of(tile).at(tile, inverse, -best.offset * inverse, search.high);
-        let fitted = round(sums.fit(search.offset_max).0);
-        let left = error(tile, fitted, search.high);
-        best.scale = fitted.scale.where_greater(least, left, best.scale);
-        best.offset = fitted.offset.where_greater(least, left, best.offset);
-        least = left.min(least);
     }
     best
 }
@@ -186,36 +186,184 @@ impl Paired {
     }
 }
 
+/// A loop over the runs of a tile with codes up to `search.high`: none needs what another finds, and folds stay
+/// outside, so that every step is a whole vector's.
+struct Runs<'a, const N: usize, S> {
+    tile: &'a Tile<N>,
+    search: &'a Search,
+    step: S,
+}
+
+impl<'a, const N: usize, S> Runs<'a, N, S>
+where
+    Self: Loop,
+{
+    fn run_on(tile: &'a Tile<N>, search: &'a Search, step: S) -> <Self as Loop>::Output {
+        tile.isa.run(Self { tile, search, step })
+    }
+}
+
+/// Finds lines.
+struct Best;
+
+impl<const N: usize> Loop for Runs<'_, N, Best> {
+    type Output = Line;
+
+    #[inline(always)]
+    fn run(self) -> Line {
+        best_lines(self.tile, self.search)
+    }
+}
+
+/// Finds lines of half floats.
+struct BestHalves;
+
+impl<const N: usize> Loop for Runs<'_, N, BestHalves> {
+    type Output = Line;
+
+    #[inline(always)]
+    fn run(self) -> Line {
+        let Self { tile, search, .. } = self;
+        let mut best = best_lines(tile, search).to_halves(tile.unit);
+        let mut least = error(tile, best, search.high);
+        for _ in 0..FITS {
+            let (inverse, shift) = best.codes();
+            let sums = Sums::of(tile).at(tile, inverse, shift, search.high);
+            let fitted = sums.fit(search.offset_max).0.to_halves(tile.unit);
+            let left = error(tile, fitted, search.high);
+            best = fitted.where_greater(least, left, best);
+            least = left.min(least);
+        }
+        best
+    }
+}
+
+/// The best minima, at least 0, for codes chosen under a line.
+struct BestMin(Line);
+
+impl<const N: usize> Loop for Runs<'_, N, BestMin> {
+    type Output = Lanes;
+
+    #[inline(always)]
+    fn run(self) -> Lanes {
+        let (inverse, shift) = self.step.0.codes();
+        let sums = Sums::of(self.tile).at(self.tile, inverse, shift, self.search.high);
+        ((self.step.0.scale * sums.q - sums.x) / sums.w).max(Lanes::ZERO)
+    }
+}
+
+/// The error of every run under a line.
+struct Error(Line);
+
+impl<const N: usize> Loop for Runs<'_, N, Error> {
+    type Output = Lanes;
+
+    #[inline(always)]
+    fn run(self) -> Lanes {
+        error(self.tile, self.step.0, self.search.high)
+    }
+}
+
+/// The sums for a line.
+struct Held(Line);
+
+impl<const N: usize> Loop for Runs<'_, N, Held> {
+    type Output = Sums;
+
+    #[inline(always)]
+    fn run(self) -> Sums {
+        let (inverse, shift) = self.step.0.codes();
+        Sums::of(self.tile).at(self.tile, inverse, shift, self.search.high)
+    }
+}
+
+/// The best neighbours of pairs of whole numbers up to `most`, and the errors that they leave.
+struct Neighbours {
+    held: Paired,
+    most: f32,
+}
+
+impl<const N: usize> Loop for Runs<'_, N, Neighbours> {
+    type Output = (Paired, Lanes);
+
+    #[inline(always)]
+    fn run(self) -> (Paired, Lanes) {
+        let Neighbours { held, most } = self.step;
+        let (mut best, mut least) = (held, Lanes::splat(f32::INFINITY));
+        for i in 0..9u8 {
+            let k = held.k + Lanes::splat(f32::from(i % 3) - 1.0);
+            let m = held.m + Lanes::splat(f32::from(i / 3) - 1.0);
+            let tried = Paired { k: k.clamp(0.0, most), m: m.clamp(0.0, most), ..held };
+            let left = error(self.tile, tried.line(), self.search.high);
+            best = tried.where_greater(least, left, best);
+            least = left.min(least);
+        }
+        (best, least)
+    }
+}
+
+/// Codes of every run under its line.
+struct Codes(Line);
+
+impl<const N: usize> Loop for Runs<'_, N, Codes> {
+    type Output = [[u8; N]; LANES];
+
+    #[inline(always)]
+    fn run(self) -> [[u8; N]; LANES] {
+        let (inverse, shift) = self.step.0.codes();
+        let mut codes = [[0; N]; LANES];
+        for lane in 0..LANES {
+            for (code, x) in codes[lane].iter_mut().zip(&self.tile.runs[lane]) {
+                *code = byte(round(clamp(x * inverse.0[lane] + shift.0[lane], 0.0, self.search.high)));
+            }
+        }
+        codes
+    }
+}
+
+/// Lines of runs that are a block each: half floats.
+pub(super) fn half_lines<const N: usize>(tile: &Tile<N>, search: &Search) -> Line {
+    Runs::run_on(tile, search, BestHalves)
+}
+
+/// The codes of every run under its line.
+pub(super) fn codes<const N: usize>(tile: &Tile<N>, search: &Search, line: Line) -> [[u8; N]; LANES] {
+    Runs::run_on(tile, search, Codes(line))
+}
+
 /// Whole scales and minima up to `most` for the runs of every block, and its half floats. `blocks` says which whole
 /// scale the largest shall be, and which whole minimum.
-#[inline(always)]
 pub(super) fn block_lines<const N: usize>(
     tile: &Tile<N>,
     search: &Search,
     (ds, es): (Grid, Grid),
     most: f32,
 ) -> Paired {
-    let free = best_lines(tile, search);
+    let free = Runs::run_on(tile, search, Best);
     let scale_max = free.scale.fold_max(tile.group);
     let mut best = Paired { d: Lanes::ZERO, e: Lanes::ZERO, k: Lanes::ZERO, m: Lanes::ZERO };
     let mut least = Lanes::splat(f32::INFINITY);
     for i in 0..ds.n {
         let d = (scale_max / Lanes::splat(ds.at(i))).to_half(tile.unit);
         let k = (free.scale * d.inverse()).clamp(0.0, most).round();
-        let min = best_min(tile, d * k, free.offset, search.high);
+        let min = Runs::run_on(tile, search, BestMin(Line { scale: d * k, offset: free.offset }));
         let min_max = min.fold_max(tile.group);
         for i in 0..es.n {
             let e = (min_max / Lanes::splat(es.at(i))).to_half(tile.unit);
             let m = (min * e.inverse()).clamp(0.0, most).round();
             let tried = Paired { d, e, k, m };
-            let left = error(tile, tried.line(), search.high).fold(tile.group);
+            let left = Runs::run_on(tile, search, Error(tried.line())).fold(tile.group);
             best = tried.where_greater(least, left, best);
             least = left.min(least);
         }
     }
     for _ in 0..TURNS {
         let before = least;
-        turn(tile, &mut best, &mut least, search.high, most);
+        let fitted = fit_halves(tile, search, best);
+        let left = Runs::run_on(tile, search, Error(fitted.line())).fold(tile.group);
+        best = fitted.where_greater(least, left, best);
+        let (nearby, left) = Runs::run_on(tile, search, Neighbours { held: best, most });
+        (best, least) = (nearby, left.fold(tile.group));
         if before == least {
             break;
         }
@@ -223,43 +371,9 @@ pub(super) fn block_lines<const N: usize>(
     best
 }
 
-/// The best minimum, at least 0, for codes chosen under `scale` and `offset`.
-#[inline(always)]
-fn best_min<const N: usize>(tile: &Tile<N>, scale: Lanes, offset: Lanes, high: f32) -> Lanes {
-    let inverse = scale.inverse();
-    let sums = Sums::of(tile).at(tile, inverse, -offset * inverse, high);
-    ((scale * sums.q - sums.x) / sums.w).max(Lanes::ZERO)
-}
-
-/// Fits the half floats of every block, then every pair of whole numbers to its neighbours.
-#[inline(always)]
-fn turn<const N: usize>(tile: &Tile<N>, best: &mut Paired, least: &mut Lanes, high: f32, most: f32) {
-    let fitted = fit_halves(tile, *best, high);
-    let left = error(tile, fitted.line(), high).fold(tile.group);
-    *best = fitted.where_greater(*least, left, *best);
-
-    let middle = *best;
-    let mut run_least = error(tile, middle.line(), high);
-    for i in 0..9u8 {
-        let step = |third: u8| Lanes::splat(f32::from(third % 3) - 1.0);
-        let tried = Paired {
-            k: (middle.k + step(i)).clamp(0.0, most),
-            m: (middle.m + step(i / 3)).clamp(0.0, most),
-            ..middle
-        };
-        let left = error(tile, tried.line(), high);
-        *best = tried.where_greater(run_least, left, *best);
-        run_least = left.min(run_least);
-    }
-    *least = run_least.fold(tile.group);
-}
-
 /// The best half floats for the codes and whole numbers of `held`.
-#[inline(always)]
-fn fit_halves<const N: usize>(tile: &Tile<N>, held: Paired, high: f32) -> Paired {
-    let Line { scale, offset } = held.line();
-    let inverse = scale.inverse();
-    let sums = Sums::of(tile).at(tile, inverse, -offset * inverse, high);
+fn fit_halves<const N: usize>(tile: &Tile<N>, search: &Search, held: Paired) -> Paired {
+    let sums = Runs::run_on(tile, search, Held(held.line()));
     let (k, m) = (held.k, held.m);
     let kqkq = (k * k * sums.qq).fold(tile.group);
     let kqm = (k * m * sums.q).fold(tile.group);
@@ -275,20 +389,4 @@ fn fit_halves<const N: usize>(tile: &Tile<N>, held: Paired, high: f32) -> Paired
     let d = d.where_greater(spread, Lanes::ZERO, xkq * kqkq.inverse());
     let e = e.where_greater(spread, Lanes::ZERO, held.e);
     Paired { d: d.to_half(tile.unit), e: e.to_half(tile.unit), ..held }
-}
-
-/// The codes of every run under its line.
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what codes can be")]
-pub(super) fn codes<const N: usize>(tile: &Tile<N>, line: Line, high: f32) -> [[u8; 16]; N] {
-    let inverse = line.scale.inverse();
-    let shift = -line.offset * inverse;
-    let mut codes = [[0; 16]; N];
-    for j in 0..N {
-        let q = (tile.x[j] * inverse + shift).clamp(0.0, high).round();
-        for i in 0..16 {
-            codes[j][i] = q.0[i] as i32 as u8;
-        }
-    }
-    codes
 }

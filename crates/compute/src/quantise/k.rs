@@ -1,6 +1,7 @@
 //! Types with 256 values per block, in runs of 16 or 32 that have whole scales of their own.
 
 use super::affine::{self, Paired, Search};
+use super::lanes::{LANES, Lanes, byte};
 use super::levels::{Iq4, Whole};
 use super::small::{IQ4_GRID, half_bytes};
 use super::symmetric::{self, Grid, Scaled};
@@ -10,31 +11,20 @@ use super::{Blocks, Format};
 /// Values per block.
 const BLOCK: usize = 256;
 
-/// The codes of the `b`-th block in their order.
-#[inline(always)]
-fn block_codes<const N: usize>(codes: &[[u8; 16]; N], b: usize) -> [u8; BLOCK] {
-    let mut out = [0; BLOCK];
-    for lane in 0..BLOCK / N {
-        for j in 0..N {
-            out[lane * N + j] = codes[j][b * (BLOCK / N) + lane];
-        }
-    }
-    out
+/// The codes of the `b`-th block.
+fn block_codes<const N: usize>(codes: &[[u8; N]; LANES], b: usize) -> &[u8; BLOCK] {
+    codes.as_flattened()[b * BLOCK..].first_chunk().expect("a tile is whole blocks")
 }
 
 /// Whole numbers of the `b`-th block's runs, each plus `bias`.
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what the format has")]
-fn whole<const RUNS: usize>(of: super::lanes::Lanes, b: usize, bias: f32) -> [u8; RUNS] {
+fn whole<const RUNS: usize>(of: Lanes, b: usize, bias: f32) -> [u8; RUNS] {
+    let bytes = (of + Lanes::splat(bias)).0.map(byte);
     let mut out = [0; RUNS];
-    for i in 0..RUNS {
-        out[i] = (of.0[b * RUNS + i] + bias) as i32 as u8;
-    }
+    out.copy_from_slice(&bytes[b * RUNS..(b + 1) * RUNS]);
     out
 }
 
 /// Pairs of bits: 128 codes at a time, 32 bytes hold 32 codes of each quarter, the first lowest.
-#[inline(always)]
 fn pairs(codes: &[u8; BLOCK], shift: u32, out: &mut [u8]) {
     for half in 0..2 {
         for i in 0..32 {
@@ -45,7 +35,6 @@ fn pairs(codes: &[u8; BLOCK], shift: u32, out: &mut [u8]) {
 }
 
 /// Bit `shift` of the codes: bit `j` of byte `i` is of code `32 j + i`.
-#[inline(always)]
 fn bits(codes: &[u8; BLOCK], shift: u32, out: &mut [u8]) {
     for i in 0..32 {
         let mut byte = 0;
@@ -57,7 +46,6 @@ fn bits(codes: &[u8; BLOCK], shift: u32, out: &mut [u8]) {
 }
 
 /// Nibbles: 64 codes at a time, 32 below 32 others.
-#[inline(always)]
 fn nibbles(codes: &[u8; BLOCK], out: &mut [u8]) {
     for quarter in 0..4 {
         for i in 0..32 {
@@ -72,20 +60,20 @@ pub(super) struct Q2K;
 impl Format<16> for Q2K {
     const GROUP: usize = 16;
 
-    #[inline(always)]
     fn encode(tile: &Tile<16>, blocks: Blocks<'_>) {
         let spans = Grid { first: 1.8, step: 0.15, n: 16 };
         let shifts = Grid { first: -0.4, step: 0.2, n: 5 };
         let search = Search { high: 3.0, spans, shifts, offset_max: 0.0 };
         let grid = Grid { first: 15.5, step: -0.5, n: 10 };
         let found = affine::block_lines(tile, &search, (grid, grid), 15.0);
-        let codes = block_codes(&affine::codes(tile, found.line(), search.high), 0);
+        let codes = affine::codes(tile, &search, found.line());
+        let codes = block_codes(&codes, 0);
         for block in blocks {
             let (scales, mins) = (whole::<16>(found.k, 0, 0.0), whole::<16>(found.m, 0, 0.0));
             for i in 0..16 {
                 block[i] = scales[i] | mins[i] << 4;
             }
-            pairs(&codes, 0, &mut block[16..80]);
+            pairs(codes, 0, &mut block[16..80]);
             block[80..82].copy_from_slice(&half_bytes(found.d, tile.unit, 0));
             block[82..84].copy_from_slice(&half_bytes(found.e, tile.unit, 0));
         }
@@ -97,15 +85,15 @@ pub(super) struct Q3K;
 impl Format<16> for Q3K {
     const GROUP: usize = 16;
 
-    #[inline(always)]
     fn encode(tile: &Tile<16>, blocks: Blocks<'_>) {
         let runs = Grid { first: 2.0, step: 0.125, n: 22 };
         let grid = Grid { first: -33.0, step: 0.75, n: 16 };
         let Scaled { d, k } = symmetric::block_scales::<Whole<-4, 3>, 16>(tile, runs, grid, (-32.0, 31.0));
-        let codes = block_codes(&symmetric::codes::<Whole<-4, 3>, 16>(tile, d * k), 0);
+        let codes = symmetric::codes::<Whole<-4, 3>, 16>(tile, d * k);
+        let codes = block_codes(&codes, 0);
         for block in blocks {
-            bits(&codes, 2, &mut block[..32]);
-            pairs(&codes, 0, &mut block[32..96]);
+            bits(codes, 2, &mut block[..32]);
+            pairs(codes, 0, &mut block[32..96]);
             let scales = whole::<16>(k, 0, 32.0);
             for i in 0..8 {
                 block[96 + i] = (scales[i] & 15) | (scales[i + 8] & 15) << 4;
@@ -120,14 +108,12 @@ impl Format<16> for Q3K {
 }
 
 /// Finds the lines of two blocks of Q4_K or Q5_K.
-#[inline(always)]
 fn lines_k4(tile: &Tile<32>, search: &Search) -> Paired {
     let grid = Grid { first: 63.0, step: -2.0, n: 4 };
     affine::block_lines(tile, search, (grid, grid), 63.0)
 }
 
 /// The half floats, then the 8 scales and the 8 minima in 12 bytes.
-#[inline(always)]
 fn write_scales_k4(found: &Paired, tile: &Tile<32>, b: usize, block: &mut [u8]) {
     block[..2].copy_from_slice(&half_bytes(found.d, tile.unit, b * 8));
     block[2..4].copy_from_slice(&half_bytes(found.e, tile.unit, b * 8));
@@ -144,16 +130,15 @@ pub(super) struct Q4K;
 impl Format<32> for Q4K {
     const GROUP: usize = 8;
 
-    #[inline(always)]
     fn encode(tile: &Tile<32>, blocks: Blocks<'_>) {
         let spans = Grid { first: 13.4, step: 0.2, n: 16 };
         let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
         let search = Search { high: 15.0, spans, shifts, offset_max: 0.0 };
         let found = lines_k4(tile, &search);
-        let codes = affine::codes(tile, found.line(), search.high);
+        let codes = affine::codes(tile, &search, found.line());
         for (b, block) in blocks.enumerate() {
             write_scales_k4(&found, tile, b, block);
-            nibbles(&block_codes(&codes, b), &mut block[16..144]);
+            nibbles(block_codes(&codes, b), &mut block[16..144]);
         }
     }
 }
@@ -163,18 +148,17 @@ pub(super) struct Q5K;
 impl Format<32> for Q5K {
     const GROUP: usize = 8;
 
-    #[inline(always)]
     fn encode(tile: &Tile<32>, blocks: Blocks<'_>) {
         let spans = Grid { first: 29.6, step: 0.2, n: 16 };
         let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
         let search = Search { high: 31.0, spans, shifts, offset_max: 0.0 };
         let found = lines_k4(tile, &search);
-        let codes = affine::codes(tile, found.line(), search.high);
+        let codes = affine::codes(tile, &search, found.line());
         for (b, block) in blocks.enumerate() {
             write_scales_k4(&found, tile, b, block);
             let codes = block_codes(&codes, b);
-            bits(&codes, 4, &mut block[16..48]);
-            nibbles(&codes, &mut block[48..176]);
+            bits(codes, 4, &mut block[16..48]);
+            nibbles(codes, &mut block[48..176]);
         }
     }
 }
@@ -184,13 +168,13 @@ pub(super) struct Q6K;
 impl Format<16> for Q6K {
     const GROUP: usize = 16;
 
-    #[inline(always)]
     fn encode(tile: &Tile<16>, blocks: Blocks<'_>) {
         let runs = Grid { first: 29.0, step: 0.2, n: 20 };
         let grid = Grid { first: -128.0, step: 2.0, n: 6 };
         let Scaled { d, k } =
             symmetric::block_scales::<Whole<-32, 31>, 16>(tile, runs, grid, (-128.0, 127.0));
-        let codes = block_codes(&symmetric::codes::<Whole<-32, 31>, 16>(tile, d * k), 0);
+        let codes = symmetric::codes::<Whole<-32, 31>, 16>(tile, d * k);
+        let codes = block_codes(&codes, 0);
         for block in blocks {
             // Unlike the nibbles of Q4_K: 128 codes at a time, 64 below 64 others.
             for half in 0..2 {
@@ -199,7 +183,7 @@ impl Format<16> for Q6K {
                     block[half * 64 + i] = at(0) | at(1) << 4;
                 }
             }
-            pairs(&codes, 4, &mut block[128..192]);
+            pairs(codes, 4, &mut block[128..192]);
             // Two's complement: 128 more, and then the upper bit the other way.
             let scales = whole::<16>(k, 0, 128.0);
             for i in 0..16 {
@@ -215,7 +199,6 @@ pub(super) struct Iq4Xs;
 impl Format<32> for Iq4Xs {
     const GROUP: usize = 8;
 
-    #[inline(always)]
     fn encode(tile: &Tile<32>, blocks: Blocks<'_>) {
         let grid = Grid { first: -33.0, step: 1.0, n: 6 };
         let Scaled { d, k } = symmetric::block_scales::<Iq4, 32>(tile, IQ4_GRID, grid, (-32.0, 31.0));

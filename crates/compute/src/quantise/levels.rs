@@ -1,15 +1,15 @@
 //! The values that a code can stand for, before any scale.
 
-use super::lanes::{LANES, Lanes};
+use super::lanes::{clamp, round};
 use crate::dequant::{IQ4_VALUES, MXFP4_VALUES};
 
 /// A set of levels. Every method must be `#[inline(always)]`.
 pub(super) trait Levels {
-    /// The nearest levels.
-    fn nearest(values: Lanes) -> Lanes;
+    /// The nearest level.
+    fn nearest(value: f32) -> f32;
 
-    /// The codes of levels.
-    fn codes(levels: Lanes) -> [u8; LANES];
+    /// The code of a level.
+    fn code(level: f32) -> f32;
 }
 
 /// Every whole number from `LOW` to `HIGH`.
@@ -17,19 +17,13 @@ pub(super) struct Whole<const LOW: i32, const HIGH: i32>;
 
 impl<const LOW: i32, const HIGH: i32> Levels for Whole<LOW, HIGH> {
     #[inline(always)]
-    fn nearest(values: Lanes) -> Lanes {
-        values.clamp(LOW as f32, HIGH as f32).round()
+    fn nearest(value: f32) -> f32 {
+        round(clamp(value, LOW as f32, HIGH as f32))
     }
 
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "`nearest` gives the levels, which fit")]
-    #[expect(clippy::cast_sign_loss, reason = "LOW is taken off")]
-    fn codes(levels: Lanes) -> [u8; LANES] {
-        let mut codes = [0; LANES];
-        for i in 0..LANES {
-            codes[i] = (levels.0[i] - LOW as f32) as i32 as u8;
-        }
-        codes
+    fn code(level: f32) -> f32 {
+        level - LOW as f32
     }
 }
 
@@ -38,17 +32,13 @@ pub(super) struct Iq4;
 
 impl Levels for Iq4 {
     #[inline(always)]
-    fn nearest(values: Lanes) -> Lanes {
-        climb(values, &IQ4_VALUES)
+    fn nearest(value: f32) -> f32 {
+        climb(value, &IQ4_VALUES)
     }
 
     #[inline(always)]
-    fn codes(levels: Lanes) -> [u8; LANES] {
-        let mut codes = [0; LANES];
-        for i in 0..LANES {
-            codes[i] = IQ4_VALUES[1..].iter().map(|v| u8::from(levels.0[i] >= f32::from(*v))).sum();
-        }
-        codes
+    fn code(level: f32) -> f32 {
+        place(level, &IQ4_VALUES)
     }
 }
 
@@ -57,35 +47,36 @@ pub(super) struct E2M1;
 
 impl Levels for E2M1 {
     #[inline(always)]
-    fn nearest(values: Lanes) -> Lanes {
-        let size = climb(values.abs(), MXFP4_VALUES[..8].as_array::<8>().expect("half of sixteen"));
-        let mut levels = size;
-        for i in 0..LANES {
-            levels.0[i] = size.0[i].copysign(values.0[i]);
-        }
-        levels
+    fn nearest(value: f32) -> f32 {
+        climb(value.abs(), &MXFP4_SIZES).copysign(value)
     }
 
     #[inline(always)]
-    fn codes(levels: Lanes) -> [u8; LANES] {
-        let mut codes = [0; LANES];
-        for i in 0..LANES {
-            let size: u8 =
-                MXFP4_VALUES[1..8].iter().map(|v| u8::from(levels.0[i].abs() >= f32::from(*v))).sum();
-            codes[i] = size | if levels.0[i] < 0.0 { 8 } else { 0 };
-        }
-        codes
+    fn code(level: f32) -> f32 {
+        place(level.abs(), &MXFP4_SIZES) + if level < 0.0 { 8.0 } else { 0.0 }
     }
 }
 
+/// The values of MXFP4's codes without a sign.
+const MXFP4_SIZES: [i8; 8] = *MXFP4_VALUES.first_chunk().expect("half of sixteen");
+
 /// The nearest of an ascending table: up one step wherever the middle of the step is passed.
 #[inline(always)]
-fn climb<const N: usize>(values: Lanes, table: &[i8; N]) -> Lanes {
-    let mut level = Lanes::splat(f32::from(table[0]));
+fn climb<const N: usize>(value: f32, table: &[i8; N]) -> f32 {
+    let mut level = f32::from(table[0]);
     for i in 1..N {
         let (below, above) = (f32::from(table[i - 1]), f32::from(table[i]));
-        let middle = Lanes::splat((below + above) / 2.0);
-        level = Lanes::splat(above).where_greater(values, middle, level);
+        level = if value > (below + above) / 2.0 { above } else { level };
     }
     level
+}
+
+/// How many levels of an ascending table lie below.
+#[inline(always)]
+fn place<const N: usize>(level: f32, table: &[i8; N]) -> f32 {
+    let mut place = 0.0;
+    for below in &table[..N - 1] {
+        place += if level > f32::from(*below) { 1.0 } else { 0.0 };
+    }
+    place
 }

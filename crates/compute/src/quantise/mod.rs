@@ -8,13 +8,12 @@ mod small;
 mod symmetric;
 mod tile;
 
-use std::marker::PhantomData;
 use std::slice::ChunksExactMut;
 
 use forerun_model::QuantType;
 use half::{bf16, f16};
 
-use crate::kernels::{Isa, Loop};
+use crate::kernels::Isa;
 use lanes::LANES;
 use tile::Tile;
 
@@ -56,19 +55,19 @@ pub fn quantise_on(isa: Isa, quant: QuantType, values: &[f32], importance: Optio
         QuantType::F32 => words(values, row.out, f32::to_le_bytes),
         QuantType::F16 => words(values, row.out, |v| f16::from_f32(v).to_le_bytes()),
         QuantType::BF16 => words(values, row.out, |v| bf16::from_f32(v).to_le_bytes()),
-        QuantType::Q8_0 => isa.run(row.of::<small::Q8_0, 32>()),
-        QuantType::Q4_0 => isa.run(row.of::<small::Q4_0, 32>()),
-        QuantType::Q4_1 => isa.run(row.of::<small::Q4_1, 32>()),
-        QuantType::Q5_0 => isa.run(row.of::<small::Q5_0, 32>()),
-        QuantType::Q5_1 => isa.run(row.of::<small::Q5_1, 32>()),
-        QuantType::IQ4_NL => isa.run(row.of::<small::Iq4Nl, 32>()),
-        QuantType::MXFP4 => isa.run(row.of::<small::Mxfp4, 32>()),
-        QuantType::Q2_K => isa.run(row.of::<k::Q2K, 16>()),
-        QuantType::Q3_K => isa.run(row.of::<k::Q3K, 16>()),
-        QuantType::Q4_K => isa.run(row.of::<k::Q4K, 32>()),
-        QuantType::Q5_K => isa.run(row.of::<k::Q5K, 32>()),
-        QuantType::Q6_K => isa.run(row.of::<k::Q6K, 16>()),
-        QuantType::IQ4_XS => isa.run(row.of::<k::Iq4Xs, 32>()),
+        QuantType::Q8_0 => row.encode::<small::Q8_0, 32>(isa),
+        QuantType::Q4_0 => row.encode::<small::Q4_0, 32>(isa),
+        QuantType::Q4_1 => row.encode::<small::Q4_1, 32>(isa),
+        QuantType::Q5_0 => row.encode::<small::Q5_0, 32>(isa),
+        QuantType::Q5_1 => row.encode::<small::Q5_1, 32>(isa),
+        QuantType::IQ4_NL => row.encode::<small::Iq4Nl, 32>(isa),
+        QuantType::MXFP4 => row.encode::<small::Mxfp4, 32>(isa),
+        QuantType::Q2_K => row.encode::<k::Q2K, 16>(isa),
+        QuantType::Q3_K => row.encode::<k::Q3K, 16>(isa),
+        QuantType::Q4_K => row.encode::<k::Q4K, 32>(isa),
+        QuantType::Q5_K => row.encode::<k::Q5K, 32>(isa),
+        QuantType::Q6_K => row.encode::<k::Q6K, 16>(isa),
+        QuantType::IQ4_XS => row.encode::<k::Iq4Xs, 32>(isa),
         _ => panic!("{quant} can't be encoded: ask is_encodable first"),
     }
 }
@@ -93,7 +92,7 @@ trait Format<const N: usize> {
     /// Runs per block, a power of two.
     const GROUP: usize;
 
-    /// Writes at most as many blocks as a tile holds. Must be `#[inline(always)]`.
+    /// Writes at most as many blocks as a tile holds.
     fn encode(tile: &Tile<N>, blocks: Blocks<'_>);
 }
 
@@ -105,29 +104,14 @@ struct Row<'a> {
     block_bytes: usize,
 }
 
-impl<'a> Row<'a> {
-    fn of<F: Format<N>, const N: usize>(self) -> Encode<'a, F, N> {
-        Encode { row: self, format: PhantomData }
-    }
-}
-
-/// The loop that encodes a row, a tile at a time.
-struct Encode<'a, F, const N: usize> {
-    row: Row<'a>,
-    format: PhantomData<F>,
-}
-
-impl<F: Format<N>, const N: usize> Loop for Encode<'_, F, N> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let Row { values, importance, out, block_bytes } = self.row;
+impl Row<'_> {
+    fn encode<F: Format<N>, const N: usize>(self, isa: Isa) {
+        let Self { values, importance, out, block_bytes } = self;
         let tile_values = N * LANES;
         let tile_bytes = LANES / F::GROUP * block_bytes;
         for (i, (values, out)) in values.chunks(tile_values).zip(out.chunks_mut(tile_bytes)).enumerate() {
             let weights = importance.map(|all| &all[i * tile_values..][..values.len()]);
-            let tile = Tile::<N>::load(values, weights, F::GROUP);
+            let tile = Tile::<N>::new(isa, values, weights, F::GROUP);
             F::encode(&tile, out.chunks_exact_mut(block_bytes));
         }
     }

@@ -12,23 +12,11 @@ use super::{Blocks, Format};
 const N: usize = 32;
 
 /// The bytes of a half float that a search has found.
-#[inline(always)]
 pub(super) fn half_bytes(value: Lanes, unit: Lanes, lane: usize) -> [u8; 2] {
     f16::from_f32(value.0[lane] * unit.0[lane]).to_le_bytes()
 }
 
-/// The codes of one run.
-#[inline(always)]
-fn run_codes(codes: &[[u8; 16]; N], lane: usize) -> [u8; N] {
-    let mut run = [0; N];
-    for j in 0..N {
-        run[j] = codes[j][lane];
-    }
-    run
-}
-
 /// Sixteen nibbles below sixteen others.
-#[inline(always)]
 fn nibbles(codes: &[u8; N], out: &mut [u8]) {
     for i in 0..16 {
         out[i] = (codes[i] & 15) | (codes[i + 16] << 4);
@@ -36,7 +24,6 @@ fn nibbles(codes: &[u8; N], out: &mut [u8]) {
 }
 
 /// The fifth bits of the codes, then the nibbles.
-#[inline(always)]
 fn fifths(codes: &[u8; N], out: &mut [u8]) {
     let mut bits = 0u32;
     for i in 0..N {
@@ -47,27 +34,25 @@ fn fifths(codes: &[u8; N], out: &mut [u8]) {
 }
 
 /// Blocks of values `d * level`.
-#[inline(always)]
 fn symmetric<V: Levels>(tile: &Tile<N>, grid: Grid, blocks: Blocks<'_>, write: impl Fn(&[u8; N], &mut [u8])) {
     let scale = symmetric::half_scales::<V, N>(tile, grid);
     let codes = symmetric::codes::<V, N>(tile, scale);
     for (lane, block) in blocks.enumerate() {
         block[..2].copy_from_slice(&half_bytes(scale, tile.unit, lane));
-        write(&run_codes(&codes, lane), &mut block[2..]);
+        write(&codes[lane], &mut block[2..]);
     }
 }
 
 /// Blocks of values `d * code + m`, codes up to `high`.
-#[inline(always)]
 fn affine(tile: &Tile<N>, high: f32, spans: Grid, blocks: Blocks<'_>, write: impl Fn(&[u8; N], &mut [u8])) {
     let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
     let search = Search { high, spans, shifts, offset_max: f32::INFINITY };
     let line = affine::half_lines(tile, &search);
-    let codes = affine::codes(tile, line, high);
+    let codes = affine::codes(tile, &search, line);
     for (lane, block) in blocks.enumerate() {
         block[..2].copy_from_slice(&half_bytes(line.scale, tile.unit, lane));
         block[2..4].copy_from_slice(&half_bytes(line.offset, tile.unit, lane));
-        write(&run_codes(&codes, lane), &mut block[4..]);
+        write(&codes[lane], &mut block[4..]);
     }
 }
 
@@ -76,7 +61,6 @@ pub(super) struct Q8_0;
 impl Format<N> for Q8_0 {
     const GROUP: usize = 1;
 
-    #[inline(always)]
     fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
         let grid = Grid { first: 126.5, step: 0.25, n: 8 };
         symmetric::<Whole<-128, 127>>(tile, grid, blocks, |codes, out| {
@@ -93,7 +77,6 @@ pub(super) struct Q4_0;
 impl Format<N> for Q4_0 {
     const GROUP: usize = 1;
 
-    #[inline(always)]
     fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
         symmetric::<Whole<-8, 7>>(tile, Grid { first: 5.0, step: 0.15, n: 26 }, blocks, nibbles);
     }
@@ -104,7 +87,6 @@ pub(super) struct Q5_0;
 impl Format<N> for Q5_0 {
     const GROUP: usize = 1;
 
-    #[inline(always)]
     fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
         symmetric::<Whole<-16, 15>>(tile, Grid { first: 12.0, step: 0.2, n: 26 }, blocks, fifths);
     }
@@ -115,7 +97,6 @@ pub(super) struct Iq4Nl;
 impl Format<N> for Iq4Nl {
     const GROUP: usize = 1;
 
-    #[inline(always)]
     fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
         symmetric::<Iq4>(tile, IQ4_GRID, blocks, nibbles);
     }
@@ -129,7 +110,6 @@ pub(super) struct Q4_1;
 impl Format<N> for Q4_1 {
     const GROUP: usize = 1;
 
-    #[inline(always)]
     fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
         affine(tile, 15.0, Grid { first: 13.8, step: 0.2, n: 18 }, blocks, nibbles);
     }
@@ -140,7 +120,6 @@ pub(super) struct Q5_1;
 impl Format<N> for Q5_1 {
     const GROUP: usize = 1;
 
-    #[inline(always)]
     fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
         affine(tile, 31.0, Grid { first: 29.8, step: 0.2, n: 18 }, blocks, fifths);
     }
@@ -151,13 +130,12 @@ pub(super) struct Mxfp4;
 impl Format<N> for Mxfp4 {
     const GROUP: usize = 1;
 
-    #[inline(always)]
     fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
         let (scale, exponents) = symmetric::power_scales::<E2M1, N>(tile);
         let codes = symmetric::codes::<E2M1, N>(tile, scale);
         for (lane, block) in blocks.enumerate() {
             block[0] = exponents[lane];
-            nibbles(&run_codes(&codes, lane), &mut block[1..]);
+            nibbles(&codes[lane], &mut block[1..]);
         }
     }
 }

@@ -1,15 +1,21 @@
 //! Sixteen runs of a row, turned so that the same place of all of them lies together.
 
-use super::lanes::{LANES, Lanes};
+use super::lanes::{LANES, Lanes, clamp};
+use crate::kernels::{Isa, Loop};
 
 /// Weights below this part of a block's largest count as this much: a run without any has even ones then.
 const WEIGHT_MIN: f32 = 1.0 / 1_048_576.0;
 /// Smaller blocks are all zero to a half float.
 const UNIT_MIN: f32 = 1.0 / (1u64 << 60) as f32;
 
+/// The largest power of two.
+const UNIT_MAX: f32 = f32::from_bits(0x7F00_0000);
+
 /// Values and weights of sixteen runs of `N`. A block is one or more runs side by side.
 pub(super) struct Tile<const N: usize> {
-    /// Values in units of `unit`.
+    /// Values in units of `unit`, run by run.
+    pub(super) runs: [[f32; N]; LANES],
+    /// The same, turned.
     pub(super) x: [Lanes; N],
     /// Weights, the largest of a block 1.
     pub(super) w: [Lanes; N],
@@ -17,41 +23,23 @@ pub(super) struct Tile<const N: usize> {
     pub(super) unit: Lanes,
     /// Runs of a block.
     pub(super) group: usize,
+    /// Runs the loops.
+    pub(super) isa: Isa,
 }
 
 impl<const N: usize> Tile<N> {
     /// The runs of `values`, at most sixteen; those that lack are zero.
-    #[inline(always)]
-    pub(super) fn load(values: &[f32], importance: Option<&[f32]>, group: usize) -> Self {
-        let mut tile = Self { x: turned(values), w: [Lanes::ONE; N], unit: Lanes::ONE, group };
-        let largest = tile.x.iter().fold(Lanes::ZERO, |max, x| max.max(x.abs())).fold_max(group);
-        tile.unit = largest.map(|v| {
-            let power = f32::from_bits(v.to_bits() & 0x7F80_0000);
-            // An infinity has this pattern too: it becomes the largest power.
-            power.clamp(UNIT_MIN, f32::from_bits(0x7F00_0000))
-        });
-        let inverse = Lanes::ONE / tile.unit;
-        for x in &mut tile.x {
-            *x = *x * inverse;
-        }
-        if let Some(importance) = importance {
-            tile.weigh(importance);
-        }
+    pub(super) fn new(isa: Isa, values: &[f32], importance: Option<&[f32]>, group: usize) -> Self {
+        let mut tile = Self {
+            runs: [[0.0; N]; LANES],
+            x: [Lanes::ZERO; N],
+            w: [Lanes::ONE; N],
+            unit: Lanes::ONE,
+            group,
+            isa,
+        };
+        isa.run(Load { tile: &mut tile, values, importance });
         tile
-    }
-
-    #[inline(always)]
-    fn weigh(&mut self, importance: &[f32]) {
-        self.w = turned(importance);
-        for w in &mut self.w {
-            *w = w.map(|w| if w > 0.0 && w < f32::INFINITY { w } else { 0.0 });
-        }
-        let largest = self.w.iter().fold(Lanes::ZERO, |max, w| max.max(*w)).fold_max(self.group);
-        for w in &mut self.w {
-            let relative = *w / largest.where_greater(largest, Lanes::ZERO, Lanes::ONE);
-            let even = Lanes::splat(WEIGHT_MIN);
-            *w = relative.max(even).where_greater(largest, Lanes::ZERO, Lanes::ONE);
-        }
     }
 
     /// The smallest and the largest value of every run.
@@ -62,13 +50,68 @@ impl<const N: usize> Tile<N> {
     }
 }
 
-#[inline(always)]
-fn turned<const N: usize>(values: &[f32]) -> [Lanes; N] {
-    let mut out = [Lanes::ZERO; N];
-    for (lane, run) in values.as_chunks::<N>().0.iter().enumerate().take(LANES) {
-        for j in 0..N {
-            out[j].0[lane] = run[j];
+struct Load<'a, const N: usize> {
+    tile: &'a mut Tile<N>,
+    values: &'a [f32],
+    importance: Option<&'a [f32]>,
+}
+
+impl<const N: usize> Loop for Load<'_, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { tile, values, importance } = self;
+        let largest = fill(&mut tile.runs, values, f32::abs).fold_max(tile.group);
+        tile.unit = largest.map(|v| {
+            // An infinity has this pattern too: it becomes the largest power.
+            clamp(f32::from_bits(v.to_bits() & 0x7F80_0000), UNIT_MIN, UNIT_MAX)
+        });
+        scale(&mut tile.runs, Lanes::ONE / tile.unit);
+        turn(&tile.runs, &mut tile.x);
+        let Some(importance) = importance else { return };
+        let mut runs = [[0.0; N]; LANES];
+        let largest = fill(&mut runs, importance, |w| w).fold_max(tile.group);
+        turn(&runs, &mut tile.w);
+        let inverse = largest.min(Lanes::splat(f32::MAX)).inverse();
+        for w in &mut tile.w {
+            *w = (*w * inverse).clamp(WEIGHT_MIN, 1.0);
         }
     }
-    out
+}
+
+/// Copies the runs of `values` and gives the largest of each by `size`, at least 0.
+#[inline(always)]
+fn fill<const N: usize>(runs: &mut [[f32; N]; LANES], values: &[f32], size: impl Fn(f32) -> f32) -> Lanes {
+    let mut largest = Lanes::ZERO;
+    for (lane, (run, values)) in runs.iter_mut().zip(values.as_chunks::<N>().0).enumerate() {
+        *run = *values;
+        let mut max = [0.0; 16];
+        for part in values.as_chunks::<16>().0 {
+            for i in 0..16 {
+                let size = size(part[i]);
+                max[i] = if size > max[i] { size } else { max[i] };
+            }
+        }
+        largest.0[lane] = Lanes(max).fold_max(16).0[0];
+    }
+    largest
+}
+
+#[inline(always)]
+fn scale<const N: usize>(runs: &mut [[f32; N]; LANES], by: Lanes) {
+    for (run, by) in runs.iter_mut().zip(by.0) {
+        for v in run {
+            *v *= by;
+        }
+    }
+}
+
+#[inline(always)]
+fn turn<const N: usize>(runs: &[[f32; N]; LANES], out: &mut [Lanes; N]) {
+    for (j, out) in out.iter_mut().enumerate() {
+        for lane in 0..LANES {
+            out.0[lane] = runs[lane][j];
+        }
+    }
 }

@@ -12,13 +12,14 @@ use crate::ops::{add_to_rows, rms_norm_in_place, sigmoid};
 use crate::products::{Product, Products};
 use crate::rope::rotate;
 use crate::sequence::LayerMemory;
+use crate::tap;
 use crate::tensor::Matrix;
 use crate::weights::{AttentionWeights, Mixer, Qkv};
 
 impl<P: Products> Stack<P> {
     /// Runs the layer's mixer on the step's rows and adds its output to the residual stream.
     pub(super) fn mix(&mut self, layer: LayerId) {
-        let Self { weights, products, sequences, scratch, step, .. } = self;
+        let Self { weights, products, sequences, scratch, step, tap, .. } = self;
         let step = step.as_ref().expect("begin() comes first");
         let (shape, n) = (&weights.shape, step.n_rows);
         let layer_weights = &weights.layers[layer.idx()];
@@ -34,6 +35,8 @@ impl<P: Products> Stack<P> {
             }
             _ => unreachable!("weights and sequences are made of one shape"),
         }
+        tap.hear(layer, tap::Inputs::Mixer, &scratch.normed, 0, Rows::All);
+        tap.hear(layer, tap::Inputs::MixerOutput, &scratch.inner, 0, Rows::All);
         products.isa().run(Add { x: &mut scratch.x[..n * shape.hidden], out: &scratch.out });
     }
 

@@ -16,6 +16,7 @@ use crate::ops::rms_norm;
 use crate::products::{Exact, Product, Products, Quantised, Rounding};
 use crate::rope::Rope;
 use crate::sequence::{LOG_ROWS_MAX, Sequence};
+use crate::tap::{InputTap, Inputs, Tap};
 use crate::weights::Weights;
 use crate::workers::Workers;
 use crate::{ComputeError, SequenceIdx};
@@ -76,6 +77,7 @@ pub struct Stack<P> {
     wanted: Vec<u32>,
     chosen: Vec<(forerun_model::ExpertId, f32)>,
     expert_rows: Vec<u32>,
+    tap: Tap,
 }
 
 /// The step under way.
@@ -128,8 +130,15 @@ impl<P: Products> Stack<P> {
             wanted: Vec::with_capacity(config.rows_max),
             chosen: Vec::with_capacity(shape.moe.top_k),
             expert_rows: Vec::with_capacity(config.rows_max),
+            tap: Tap::default(),
             weights,
         }
+    }
+
+    /// The same stack, whose products' inputs `tap` hears.
+    #[must_use]
+    pub fn tapped(self, tap: Box<dyn InputTap>) -> Self {
+        Self { tap: Tap::new(tap), ..self }
     }
 
     /// The model's shape.
@@ -267,10 +276,15 @@ impl<P: Products> Backend for Stack<P> {
     }
 
     fn finish(&mut self, output: &mut StepOutput) -> Result<(), ComputeError> {
-        let Self { weights, products, scratch, step, wanted, .. } = self;
+        let Self { weights, products, scratch, step, wanted, tap, .. } = self;
         let step = step.as_mut().expect("begin() comes first");
         let shape = &weights.shape;
         let d = shape.hidden;
+        let layer = LayerId(u16::try_from(shape.n_layers() - 1).unwrap_or(u16::MAX));
+        if tap.asks_head() {
+            Self::normalise(products, scratch, step.n_rows, &weights.output_norm, shape.norm_eps);
+            tap.hear(layer, Inputs::Head, &scratch.normed, 0, Rows::All);
+        }
         output.n_vocab = shape.n_vocab;
         output.logits.clear();
         output.logits.resize(wanted.len() * shape.n_vocab, 0.0);
@@ -282,7 +296,6 @@ impl<P: Products> Backend for Stack<P> {
         let mut work = [Product { matrix: weights.output.matrix(), out: &mut output.logits }];
         products.multiply(&mut scratch.normed, Rows::All, &mut work);
         if !products.isa().run(AllFinite(&output.logits)) {
-            let layer = LayerId(u16::try_from(shape.n_layers() - 1).unwrap_or(u16::MAX));
             return Err(ComputeError::NotFinite { what: "a logit", layer });
         }
         step.finished = true;

@@ -12,18 +12,20 @@ use crate::kernels::{Loop, SharedColumns};
 use crate::ops::{add_scaled, sigmoid, softmax};
 use crate::products::{ExpertBuffers, ExpertMatrices, Product, Products};
 use crate::router::choose;
+use crate::tap::Inputs;
 use crate::tensor::Matrix;
 
 impl<P: Products> Stack<P> {
     /// Normalises the residual stream for the experts and asks the layer's router.
     pub(super) fn route(&mut self, layer: LayerId, routing: &mut Routing) -> Result<(), ComputeError> {
         let n = self.current().n_rows;
-        let Self { weights, products, scratch, chosen, .. } = self;
+        let Self { weights, products, scratch, chosen, tap, .. } = self;
         let (moe, w) = (&weights.shape.moe, &weights.layers[layer.idx()]);
         Self::normalise(products, scratch, n, &w.post_norm, weights.shape.norm_eps);
         let logits = &mut scratch.logits[..n * moe.n_experts];
         let mut work = [Product { matrix: w.router.matrix(), out: &mut *logits }];
         products.multiply(&mut scratch.normed, Rows::All, &mut work);
+        tap.hear(layer, Inputs::Router, &scratch.normed, 0, Rows::All);
         routing.reset(moe.top_k);
         for logits in logits.chunks_exact_mut(moe.n_experts) {
             products.isa().run(Softmax(logits));
@@ -62,12 +64,13 @@ impl<P: Products> Stack<P> {
     /// `shared = sigmoid(switch . r) * down(silu(gate r) * up r)` for every row, if the layer has a shared expert.
     pub(super) fn shared_expert(&mut self, layer: LayerId) {
         let n = self.current().n_rows;
-        let Self { weights, products, scratch, .. } = self;
+        let Self { weights, products, scratch, tap, .. } = self;
         let Some(w) = &weights.layers[layer.idx()].shared else { return };
         let mut work = [Product { matrix: w.switch.matrix(), out: &mut scratch.logits[..n] }];
         products.multiply(&mut scratch.normed, Rows::All, &mut work);
         let matrices = ExpertMatrices { gate: w.gate.matrix(), up: w.up.matrix(), down: w.down.matrix() };
         expert(products, scratch, matrices, Rows::All, n);
+        tap.hear(layer, Inputs::SharedDown, &scratch.inner, 0, Rows::All);
         let d = weights.shape.hidden;
         let (out, switches, isa) = (&scratch.out, &scratch.logits, products.isa());
         products.workers().rows(&mut scratch.shared[..n * d], d, 8 * n * d, |row, shared| {
@@ -77,7 +80,7 @@ impl<P: Products> Stack<P> {
 
     /// Runs one routed expert on its rows and keeps the results by row and rank.
     pub(super) fn routed_expert(&mut self, job: &ExpertJob<'_>) -> Result<(), ComputeError> {
-        let Self { weights, products, scratch, expert_rows, .. } = self;
+        let Self { weights, products, scratch, expert_rows, tap, .. } = self;
         let layout = &weights.experts[job.layer.idx()];
         let slot = job.weights.bytes();
         let parts = [(job.parts.gate, layout.gate), (job.parts.up, layout.up), (job.parts.down, layout.down)];
@@ -91,6 +94,9 @@ impl<P: Products> Stack<P> {
         expert_rows.extend(job.uses.iter().map(|u| u.row));
         let matrices = ExpertMatrices { gate, up, down };
         expert(products, scratch, matrices, Rows::Some(expert_rows), job.uses.len());
+        let id = job.uses.first().map_or(0, |u| u.expert.idx());
+        tap.hear(job.layer, Inputs::Experts, &scratch.normed, id, Rows::Some(expert_rows));
+        tap.hear(job.layer, Inputs::ExpertsDown, &scratch.inner, id, Rows::All);
         let (d, top_k) = (weights.shape.hidden, weights.shape.moe.top_k);
         let place = |u: &Use| u.row as usize * top_k + u.rank as usize;
         let (out, ranked) = (&scratch.out, SharedColumns::new(&mut scratch.ranked, d));

@@ -11,6 +11,7 @@ use forerun_storage::{Catalog, Gguf, Resident};
 use super::{TokenTraffic, parts};
 use crate::DecodeError;
 use crate::config::EngineConfig;
+use crate::input_sums::InputSums;
 use crate::io::{self, Io};
 use crate::memory_plan::PlanInput;
 use crate::telemetry::Decision;
@@ -81,6 +82,7 @@ impl Opening {
             slots: config.slots,
             lendable: self.io.lendable,
             logit_rows: config.logit_rows,
+            sums_bytes: config.collects.map_or(0, |collect| InputSums::bytes(&self.shape, collect)),
         }
     }
 }

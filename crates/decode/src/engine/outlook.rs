@@ -6,7 +6,7 @@ use forerun_model::{Clock, ModelShape, Nanos, SystemClock};
 use forerun_scheduler::{LookaheadConfig, PolicyName, Predictor};
 
 use super::opening::Opening;
-use super::{TokenTraffic, parts};
+use super::{Engine, Parts, TokenTraffic, parts};
 use crate::DecodeError;
 use crate::config::EngineConfig;
 use crate::memory_plan::MemoryPlan;
@@ -16,6 +16,7 @@ use crate::telemetry::Decision;
 pub struct Outlook {
     opening: Opening,
     config: EngineConfig,
+    clock: Arc<dyn Clock>,
     decisions: Vec<Decision>,
 }
 
@@ -27,7 +28,30 @@ impl Outlook {
     pub fn new(config: EngineConfig) -> Result<Self, DecodeError> {
         let (clock, mut decisions): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Vec::new());
         let opening = Opening::new(&config, &clock, &mut decisions)?;
-        Ok(Self { opening, config, decisions })
+        Ok(Self { opening, config, clock, decisions })
+    }
+
+    /// The engine that runs it within `budget_bytes`.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open(self, budget_bytes: Option<u64>) -> Result<Engine, DecodeError> {
+        let Self { opening, config, clock, decisions } = self;
+        let config = EngineConfig { budget_bytes, ..config };
+        Engine::build(&config, opening, Parts { clock, ..Parts::default() }, decisions)
+    }
+
+    /// Bytes of the smallest plan that works, and of the one that holds everything.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the model can't be planned for at all.
+    pub fn range(&self) -> Result<(u64, u64), DecodeError> {
+        let smallest = match self.plan(Some(0)) {
+            Err(DecodeError::Budget { smallest_bytes, .. }) => smallest_bytes,
+            Err(error) => return Err(error),
+            Ok(plan) => plan.total(),
+        };
+        Ok((smallest, self.plan(None)?.total().max(smallest)))
     }
 
     /// The memory plan that an engine would make with `budget_bytes`; with `None`, for a system that has all it takes.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::thread;
 
 use forerun_arena::Arena;
+use forerun_compute::products::Products;
 use forerun_compute::{
-    Backend, ComputeError, Cpu, KvType, Reference, Rounding, StackConfig, Tensor, Weights,
+    Backend, ComputeError, Cpu, KvType, Reference, Rounding, Stack, StackConfig, Tensor, Weights,
 };
 use forerun_model::metadata::float;
 use forerun_model::names::{OUTPUT, TOKEN_EMBD};
@@ -18,6 +19,7 @@ use super::{PAGE_BYTES, TokenTraffic};
 use crate::DecodeError;
 use crate::config::{BackendChoice, EngineConfig, ModelSource, PredictorChoice};
 use crate::heap;
+use crate::input_sums::SharedSums;
 use crate::io::{Disk, Io};
 use crate::memory_plan::{MemoryPlan, PlanInput, SlotWish, bytes_text};
 use crate::sampler::SamplerConfig;
@@ -326,7 +328,7 @@ pub(super) fn backend(
     config: &EngineConfig,
     mut weights: Weights,
     plan: &MemoryPlan,
-    n_threads: usize,
+    (n_threads, sums): (usize, Option<&SharedSums>),
     decisions: &mut Vec<Decision>,
 ) -> Result<Box<dyn Backend + Send>, DecodeError> {
     if guess_router_bytes(config, &weights) > 0 {
@@ -335,13 +337,24 @@ pub(super) fn backend(
     let kv = kv_type(config.backend);
     let stack = StackConfig { n_sequences: 1, context: plan.context, rows_max: plan.rows_max, kv };
     match config.backend {
-        BackendChoice::Reference(rounding) => Ok(Box::new(Reference::reference(weights, stack, rounding))),
+        BackendChoice::Reference(rounding) => Ok(boxed(Reference::reference(weights, stack, rounding), sums)),
         BackendChoice::Cpu => {
             let cpu = Cpu::cpu(weights, stack, n_threads)?;
             let reason = "the fastest that this CPU can run".into();
             decisions.push(Decision::new("kernels", cpu.kernels(), reason));
-            Ok(Box::new(cpu))
+            Ok(boxed(cpu, sums))
         }
+    }
+}
+
+/// With a tap if sums are wanted.
+fn boxed<P: Products + Send + 'static>(
+    stack: Stack<P>,
+    sums: Option<&SharedSums>,
+) -> Box<dyn Backend + Send> {
+    match sums {
+        Some(sums) => Box::new(stack.tapped(Box::new(sums.clone()))),
+        None => Box::new(stack),
     }
 }
 

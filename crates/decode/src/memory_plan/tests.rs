@@ -49,6 +49,7 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
         slots,
         lendable: None,
         logit_rows: 1,
+        sums_bytes: 0,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use forerun_model::QuantType;
@@ -36,7 +36,7 @@ impl Imatrix {
             file.read_exact_at(&mut magic, 0).map_err(io("read"))?;
         }
         if &magic == MAGIC {
-            return from_gguf(path, &Gguf::open(path)?);
+            return from_gguf(path, Gguf::open(path)?);
         }
         let input = BufReader::new(File::open(path).map_err(io("open"))?);
         dat::read(path, Box::new(input), file.len_bytes)
@@ -49,60 +49,96 @@ impl Imatrix {
     pub fn open_bytes(name: &str, bytes: &Bytes) -> Result<Self, ImatrixError> {
         let path = Path::new(name);
         if bytes.starts_with(MAGIC) {
-            return from_gguf(path, &Gguf::open_bytes(name, bytes.clone())?);
+            return from_gguf(path, Gguf::open_bytes(name, bytes.clone())?);
         }
         dat::read(path, Box::new(&bytes[..]), bytes.len() as u64)
     }
 }
 
-fn from_gguf(path: &Path, gguf: &Gguf) -> Result<Imatrix, ImatrixError> {
-    match gguf.metadata.value(TYPE) {
-        Some(Value::Text(kind)) if kind == IMATRIX => {}
-        found => {
-            let found = found.map_or_else(|| "absent".to_owned(), Value::to_string);
-            return Err(ImatrixError::NotImatrix { path: path.to_owned(), found });
-        }
-    }
-    let mut imatrix = Imatrix { about: about(path, gguf)?, ..Imatrix::default() };
-    // Sums and counts by the model's tensor.
-    let mut pairs: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
-    for tensor in gguf.tensors() {
-        for (i, suffix) in [SUMS, COUNTS].into_iter().enumerate() {
-            let name = tensor.name.strip_suffix(suffix).and_then(|name| name.strip_suffix('.'));
-            if let Some(name) = name {
-                pairs.entry(name).or_default()[i] = Some(tensor);
-            }
-        }
-    }
-    for (name, pair) in pairs {
-        let unpaired = |present, absent| {
-            let (path, name) = (path.to_owned(), name.to_owned());
-            Err(ImatrixError::Unpaired { path, name, present, absent })
-        };
-        match pair {
-            [Some(sums), Some(counts)] => {
-                imatrix.insert(name.to_owned(), importance(path, gguf, name, (sums, counts))?);
-            }
-            [Some(_), None] => return unpaired(SUMS, COUNTS),
-            _ => return unpaired(COUNTS, SUMS),
-        }
-    }
-    if imatrix.is_empty() {
-        return Err(ImatrixError::Empty { path: path.to_owned() });
+fn from_gguf(path: &Path, gguf: Gguf) -> Result<Imatrix, ImatrixError> {
+    let reader = Reader::new(path, gguf)?;
+    let mut imatrix = Imatrix { about: reader.about().clone(), ..Imatrix::default() };
+    for (name, pair) in &reader.pairs {
+        imatrix.insert(name.clone(), reader.importance(name, pair)?);
     }
     Ok(imatrix)
 }
 
-/// One entry. Other writers give the counts fewer axes, so only how many there are says how many matrices.
-fn importance(
-    path: &Path,
-    gguf: &Gguf,
-    name: &str,
-    (sums, counts): (&TensorInfo, &TensorInfo),
-) -> Result<Importance, ImatrixError> {
-    let (sums, counts) = (floats(path, gguf, sums)?, floats(path, gguf, counts)?);
-    let n_cols = if sums.len().is_multiple_of(counts.len()) { sums.len() / counts.len() } else { 0 };
-    Importance::new(name, n_cols, sums, counts)
+/// A GGUF importance matrix whose entries are read one by one, so that no more than one is in memory.
+#[derive(Debug)]
+pub struct Reader {
+    path: PathBuf,
+    gguf: Gguf,
+    about: About,
+    /// Sums and counts by the model's tensor.
+    pairs: BTreeMap<String, [TensorInfo; 2]>,
+}
+
+impl Reader {
+    /// Opens the file `path` and reads its header.
+    ///
+    /// # Errors
+    /// As [`Imatrix::open`]; the older form is refused.
+    pub fn open(path: &Path) -> Result<Self, ImatrixError> {
+        Self::new(path, Gguf::open(path)?)
+    }
+
+    fn new(path: &Path, gguf: Gguf) -> Result<Self, ImatrixError> {
+        match gguf.metadata.value(TYPE) {
+            Some(Value::Text(kind)) if kind == IMATRIX => {}
+            found => {
+                let found = found.map_or_else(|| "absent".to_owned(), Value::to_string);
+                return Err(ImatrixError::NotImatrix { path: path.to_owned(), found });
+            }
+        }
+        let about = about(path, &gguf)?;
+        let pairs = pairs(path, gguf.tensors())?;
+        Ok(Self { path: path.to_owned(), gguf, about, pairs })
+    }
+
+    /// Where it comes from.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Reads what was seen of the tensor `name`; `None` when the file says nothing of it.
+    ///
+    /// # Errors
+    /// [`ImatrixError`] for an entry that can't be read, or whose sizes don't fit.
+    pub fn get(&self, name: &str) -> Result<Option<Importance>, ImatrixError> {
+        self.pairs.get(name).map(|pair| self.importance(name, pair)).transpose()
+    }
+
+    /// Other writers give the counts fewer axes, so only how many there are says how many matrices.
+    fn importance(&self, name: &str, [sums, counts]: &[TensorInfo; 2]) -> Result<Importance, ImatrixError> {
+        let (sums, counts) = (floats(&self.path, &self.gguf, sums)?, floats(&self.path, &self.gguf, counts)?);
+        let n_cols = if sums.len().is_multiple_of(counts.len()) { sums.len() / counts.len() } else { 0 };
+        Importance::new(name, n_cols, sums, counts)
+    }
+}
+
+/// Sums and counts by the model's tensor; other tensors are left alone.
+fn pairs(path: &Path, tensors: &[TensorInfo]) -> Result<BTreeMap<String, [TensorInfo; 2]>, ImatrixError> {
+    let mut found: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
+    for tensor in tensors {
+        for (i, suffix) in [SUMS, COUNTS].into_iter().enumerate() {
+            let name = tensor.name.strip_suffix(suffix).and_then(|name| name.strip_suffix('.'));
+            if let Some(name) = name {
+                found.entry(name).or_default()[i] = Some(tensor);
+            }
+        }
+    }
+    if found.is_empty() {
+        return Err(ImatrixError::Empty { path: path.to_owned() });
+    }
+    let pair = |(name, pair): (&str, [Option<&TensorInfo>; 2])| match pair {
+        [Some(sums), Some(counts)] => Ok((name.to_owned(), [sums.clone(), counts.clone()])),
+        [sums, _] => {
+            let (present, absent) = if sums.is_some() { (SUMS, COUNTS) } else { (COUNTS, SUMS) };
+            Err(ImatrixError::Unpaired { path: path.to_owned(), name: name.to_owned(), present, absent })
+        }
+    };
+    found.into_iter().map(pair).collect()
 }
 
 fn floats(path: &Path, gguf: &Gguf, tensor: &TensorInfo) -> Result<Vec<f32>, ImatrixError> {

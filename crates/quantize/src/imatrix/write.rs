@@ -6,6 +6,7 @@ use std::path::Path;
 
 use forerun_model::QuantType;
 use forerun_storage::gguf::{Array, Dims, HeaderWriter, TensorSpec, Value};
+use forerun_storage::repack::Existing;
 use tempfile::{Builder, NamedTempFile};
 
 use super::{About, Imatrix};
@@ -53,17 +54,22 @@ impl Imatrix {
     pub fn write(&self, path: &Path) -> Result<(), ImatrixError> {
         let entries =
             self.entries.iter().map(|(name, of)| Entry { name, sums: &of.sums, counts: &of.counts });
-        write(path, &self.about, &entries.collect::<Vec<_>>())
+        write(path, Existing::Replace, &self.about, &entries.collect::<Vec<_>>())
     }
 }
 
 /// Writes `entries` to the file `path`, as [`Imatrix::write`] does, from where they are; sorted by name, they give the same
-/// bytes.
+/// bytes. A file that is there is replaced or kept, as `existing` says.
 ///
 /// # Errors
 /// Those of [`Imatrix::write`], [`ImatrixError::Size`] for sums that don't fit their counts, and [`ImatrixError::Empty`]
 /// for no entries, which readers refuse.
-pub fn write(path: &Path, about: &About, entries: &[Entry<'_>]) -> Result<(), ImatrixError> {
+pub fn write(
+    path: &Path,
+    existing: Existing,
+    about: &About,
+    entries: &[Entry<'_>],
+) -> Result<(), ImatrixError> {
     if entries.is_empty() {
         return Err(ImatrixError::Empty { path: path.to_owned() });
     }
@@ -75,7 +81,11 @@ pub fn write(path: &Path, about: &About, entries: &[Entry<'_>]) -> Result<(), Im
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let file = temporary(folder).map_err(failed)?;
     put(&file, &header, entries).map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
+    let named = match existing {
+        Existing::Refuse => file.persist_noclobber(path),
+        Existing::Replace => file.persist(path),
+    };
+    named.map_err(|error| failed(error.error))?;
     sync_folder(folder).map_err(failed)
 }
 
