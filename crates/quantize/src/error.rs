@@ -1,8 +1,10 @@
 //! What can go wrong on the way to a smaller file.
 
+mod auto;
 mod imatrix;
 mod recipe;
 
+pub use auto::AutoError;
 pub use imatrix::ImatrixError;
 pub use recipe::{EncodeError, PlanError, RecipeError};
 
@@ -19,6 +21,9 @@ pub enum QuantizeError {
     /// A recipe that can't be followed.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Types that can't be chosen by measurement.
+    #[error(transparent)]
+    Auto(#[from] AutoError),
     /// Values that can't be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),

@@ -6,6 +6,7 @@
 //!
 //! Never here: running a model, the layout of files.
 
+pub mod auto;
 pub mod encode;
 pub mod error;
 pub mod imatrix;
@@ -14,8 +15,9 @@ mod lookup;
 pub mod plan;
 pub mod recipe;
 
+pub use auto::Auto;
 pub use encode::Encoder;
-pub use error::{EncodeError, ImatrixError, PlanError, QuantizeError, RecipeError};
+pub use error::{AutoError, EncodeError, ImatrixError, PlanError, QuantizeError, RecipeError};
 pub use imatrix::{Imatrix, Importance};
 pub use keys::{NamedImatrix, keys};
 pub use plan::{Choice, Facts, Permissions, Plan};

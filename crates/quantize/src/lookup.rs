@@ -46,9 +46,21 @@ impl<'a> Lookup<'a> {
     /// # Errors
     /// [`PlanError::ImportanceShape`] when the entry is one of a model of other sizes.
     pub(crate) fn know(self, tensor: &TensorInfo, matrix: usize) -> Result<Known, PlanError> {
+        Ok(self.know_counted(tensor, matrix)?.0)
+    }
+
+    /// The same, with how many tokens that was learned from.
+    ///
+    /// # Errors
+    /// As [`Lookup::know`].
+    pub(crate) fn know_counted(
+        self,
+        tensor: &TensorInfo,
+        matrix: usize,
+    ) -> Result<(Known, f32), PlanError> {
         let names = candidates(tensor, matrix);
         let n_cols = usize::try_from(tensor.dims()[0]).unwrap_or(usize::MAX);
-        let Some(entry) = self.find(&names, tensor) else { return Ok(Known::Absent) };
+        let Some(entry) = self.find(&names, tensor) else { return Ok((Known::Absent, 0.0)) };
         let Entry { name_idx, importance, matrix, n_matrices } = entry;
         let (found_matrices, found_cols) = (importance.n_matrices(), importance.n_cols());
         // The older form counts a layer's experts as one matrix.
@@ -74,7 +86,7 @@ impl<'a> Lookup<'a> {
         };
         let one = Importance::new(&tensor.name, n_cols, sums.to_vec(), vec![count]);
         let means = one.ok().and_then(|one| one.mean_squares(0));
-        Ok(means.map_or(Known::Unseen, Known::Seen))
+        Ok((means.map_or(Known::Unseen, Known::Seen), count))
     }
 
     fn find(self, names: &[(String, Place)], tensor: &TensorInfo) -> Option<Entry<'a>> {

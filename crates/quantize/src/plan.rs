@@ -19,7 +19,8 @@ use crate::Imatrix;
 use crate::error::PlanError;
 use crate::lookup::{Known, Lookup, n_matrices};
 use crate::recipe::Recipe;
-use mixture::{Chooser, fallback, layer_of, must_stay};
+pub(crate) use mixture::{fallback, layer_of};
+use mixture::{Chooser, must_stay};
 
 /// What the user allows that costs quality.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ pub struct Facts {
 }
 
 /// The layer in a tensor's name.
-pub(super) fn layer_of(name: &str) -> Option<u32> {
+pub(crate) fn layer_of(name: &str) -> Option<u32> {
     let (layer, _) = name.strip_prefix("blk.")?.split_once('.')?;
     layer.parse().ok()
 }
@@ -150,7 +150,7 @@ fn is_down(name: &str) -> bool {
 }
 
 /// What `quant` gives way to where rows of `n_cols` aren't whole blocks of it.
-pub(super) fn fallback(quant: QuantType, n_cols: usize) -> QuantType {
+pub(crate) fn fallback(quant: QuantType, n_cols: usize) -> QuantType {
     use QuantType as Q;
     let fits = |quant: QuantType| n_cols.is_multiple_of(quant.block_len());
     if fits(quant) {

@@ -110,6 +110,21 @@ impl Gguf {
         &self.tensors
     }
 
+    /// Fills `buffer` with bytes of `tensor`, from its byte `offset_bytes` on.
+    ///
+    /// # Errors
+    /// [`OpenError::Io`] when the system can't read them.
+    ///
+    /// # Panics
+    /// When the tensor has fewer bytes, or is one of another model's.
+    pub fn read(&self, tensor: &TensorInfo, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), OpenError> {
+        let end = offset_bytes.checked_add(buffer.len() as u64);
+        assert!(end.is_some_and(|end| end <= tensor.len_bytes), "bytes of the tensor");
+        let file = &self.files.files()[usize::from(tensor.file)];
+        let read = file.read_exact_at(buffer, tensor.offset_bytes + offset_bytes);
+        read.map_err(|source| OpenError::Io { doing: "read", path: file.path.clone(), source })
+    }
+
     /// The tensor of that name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         let at = |i: &u32| self.tensors[*i as usize].name.as_str();

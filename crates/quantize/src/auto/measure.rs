@@ -1,0 +1,171 @@
+//! What a type costs a tensor: rows of it encoded, decoded, and compared, weighted by what they are multiplied with.
+
+use std::thread;
+
+use forerun_compute::{dequant, quantise};
+use forerun_model::QuantType;
+use forerun_storage::{Gguf, TensorInfo};
+
+use crate::error::AutoError;
+use crate::lookup::{Known, Lookup, n_matrices};
+
+/// Most matrices of a tensor that rows are taken of.
+const MATRICES_MAX: usize = 32;
+/// Most rows of a tensor that are encoded. The error of a type hardly differs from row to row.
+const ROWS_MAX: usize = 256;
+
+/// What was found of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Loss {
+    /// Expected square of the output's length, for one token that reaches the tensor (an expert: one of its tokens), with
+    /// columns taken as uncorrelated: `sum of E[x_c^2] w_rc^2`.
+    pub(super) energy: f64,
+    /// For each type, the share of that energy that its rounding adds as noise.
+    pub(super) noise: Vec<f64>,
+}
+
+/// A row that is looked at.
+struct Sample<'m> {
+    matrix: &'m Matrix<'m>,
+    row: usize,
+    /// How many rows it stands for, times the share of tokens that reach its matrix.
+    share: f64,
+}
+
+/// Measures tensors of one form together, with each of `types`, whose blocks must divide their rows.
+///
+/// # Errors
+/// [`AutoError`] for an importance matrix of another model, a tensor that can't be read, or values that are no numbers.
+pub(super) fn measure(
+    gguf: &Gguf,
+    tensors: &[&TensorInfo],
+    types: &[QuantType],
+    lookup: Lookup<'_>,
+    n_threads: usize,
+) -> Result<Loss, AutoError> {
+    let first = tensors[0];
+    let size = |axis: usize| first.dims().get(axis).map_or(1, |n| usize::try_from(*n).unwrap_or(usize::MAX));
+    let (n_cols, n_rows) = (size(0), size(1));
+    let matrices = matrices(tensors, lookup, n_cols)?;
+    let samples = samples(&matrices, n_rows);
+    let row_bytes = first.quant.row_bytes(n_cols).expect("a file's rows are whole blocks");
+    let mut bytes = vec![0; row_bytes * samples.len()];
+    for (sample, bytes) in samples.iter().zip(bytes.chunks_exact_mut(row_bytes)) {
+        let row = (sample.matrix.idx * n_rows + sample.row) as u64;
+        gguf.read(sample.matrix.tensor, row * row_bytes as u64, bytes)?;
+    }
+    let work: Vec<_> = samples.iter().zip(bytes.chunks_exact(row_bytes)).collect();
+    let of_rows = |rows: &[(&Sample<'_>, &[u8])]| -> Vec<Vec<f64>> {
+        let mut scratch = Scratch::new(n_cols);
+        let row = |(sample, bytes): &(&Sample<'_>, &[u8])| {
+            scratch.row(first.quant, bytes, &sample.matrix.means, types)
+        };
+        rows.iter().map(row).collect()
+    };
+    // In the order of the samples, so that threads change no sum.
+    let found: Vec<Vec<f64>> = thread::scope(|scope| {
+        let per_thread = work.len().div_ceil(n_threads.max(1)).max(1);
+        let of_rows = &of_rows;
+        let parts: Vec<_> =
+            work.chunks(per_thread).map(|rows| scope.spawn(move || of_rows(rows))).collect();
+        parts.into_iter().flat_map(|part| part.join().expect("measuring doesn't panic")).collect()
+    });
+    let mut sums = vec![0.0; types.len() + 1];
+    for (sample, row) in samples.iter().zip(&found) {
+        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += sample.share * value);
+    }
+    if sums.iter().any(|sum| !sum.is_finite()) {
+        return Err(AutoError::Values { tensor: first.name.clone() });
+    }
+    let energy = sums[0];
+    let share = |noise: &f64| if energy > 0.0 { noise / energy } else { 0.0 };
+    Ok(Loss { energy, noise: sums[1..].iter().map(share).collect() })
+}
+
+/// One of the matrices that rows are taken of.
+struct Matrix<'a> {
+    tensor: &'a TensorInfo,
+    idx: usize,
+    /// Tokens that reached it.
+    count: f64,
+    /// Mean squares of its inputs.
+    means: Vec<f32>,
+}
+
+/// The matrices that rows are taken of: some of those that tokens reached. What no token reached counts nothing, unless
+/// nothing is known at all.
+fn matrices<'a>(
+    tensors: &[&'a TensorInfo],
+    lookup: Lookup<'_>,
+    n_cols: usize,
+) -> Result<Vec<Matrix<'a>>, AutoError> {
+    let all = || tensors.iter().flat_map(|&tensor| (0..n_matrices(tensor)).map(move |idx| (tensor, idx)));
+    let mut found = Vec::new();
+    for (tensor, idx) in all() {
+        if let (Known::Seen(means), count) = lookup.know_counted(tensor, idx)? {
+            found.push(Matrix { tensor, idx, count: f64::from(count), means });
+        }
+    }
+    if found.is_empty() {
+        found = all().map(|(tensor, idx)| Matrix { tensor, idx, count: 1.0, means: vec![1.0; n_cols] }).collect();
+    }
+    let (of, take) = (found.len(), found.len().min(MATRICES_MAX));
+    let mut place = 0;
+    found.retain(|_| {
+        place += 1;
+        place * take / of > (place - 1) * take / of
+    });
+    Ok(found)
+}
+
+/// Rows at even distances.
+#[expect(clippy::cast_precision_loss, reason = "numbers of rows")]
+fn samples<'m>(matrices: &'m [Matrix<'m>], n_rows: usize) -> Vec<Sample<'m>> {
+    let per_matrix = ROWS_MAX.div_ceil(matrices.len().max(1)).min(n_rows);
+    let tokens: f64 = matrices.iter().map(|matrix| matrix.count).sum();
+    let stands_for = n_rows as f64 / per_matrix as f64;
+    let mut samples = Vec::with_capacity(per_matrix * matrices.len());
+    for (i, matrix) in matrices.iter().enumerate() {
+        let share = matrix.count / tokens * stands_for;
+        // Other rows of each matrix, as their places may mean something.
+        let shift = i * n_rows / (per_matrix * matrices.len());
+        samples.extend((0..per_matrix).map(|j| {
+            let row = (j * n_rows / per_matrix + shift) % n_rows;
+            Sample { matrix, row, share }
+        }));
+    }
+    samples
+}
+
+/// Buffers for one row.
+struct Scratch {
+    values: Vec<f32>,
+    decoded: Vec<f32>,
+    blocks: Vec<u8>,
+}
+
+impl Scratch {
+    fn new(n_cols: usize) -> Self {
+        Self { values: vec![0.0; n_cols], decoded: vec![0.0; n_cols], blocks: Vec::new() }
+    }
+
+    /// The row's energy, then the noise of each type.
+    fn row(&mut self, from: QuantType, bytes: &[u8], importance: &[f32], types: &[QuantType]) -> Vec<f64> {
+        dequant::dequantise(from, bytes, &mut self.values);
+        let energy = self.values.iter().zip(importance).map(|(w, x2)| square(*w, *x2)).sum();
+        let mut found = vec![energy];
+        for &quant in types {
+            let n_bytes = quant.row_bytes(self.values.len()).expect("the caller chose types that divide the row");
+            self.blocks.resize(n_bytes, 0);
+            quantise::quantise(quant, &self.values, Some(importance), &mut self.blocks);
+            dequant::dequantise(quant, &self.blocks, &mut self.decoded);
+            let errors = self.decoded.iter().zip(&self.values).map(|(a, b)| a - b);
+            found.push(errors.zip(importance).map(|(e, x2)| square(e, *x2)).sum());
+        }
+        found
+    }
+}
+
+fn square(value: f32, weight: f32) -> f64 {
+    f64::from(value) * f64::from(value) * f64::from(weight)
+}
