@@ -32,6 +32,8 @@ pub struct Auto<'a> {
     gguf: &'a Gguf,
     lookup: Lookup<'a>,
     n_threads: usize,
+    /// Experts of a token.
+    top_k: u32,
     groups: Vec<Group>,
     losses: Vec<Loss>,
 }
@@ -52,7 +54,7 @@ impl<'a> Auto<'a> {
         let plan = Plan::new(gguf.tensors(), facts, &largest, None, permissions)?;
         let groups = groups(gguf.tensors(), &plan.choices);
         let lookup = Lookup { imatrix, n_experts: facts.n_experts as usize };
-        Ok(Self { gguf, lookup, n_threads, losses: Vec::with_capacity(groups.len()), groups })
+        Ok(Self { gguf, lookup, n_threads, top_k: facts.top_k, losses: Vec::with_capacity(groups.len()), groups })
     }
 
     /// Groups of tensors to measure.
@@ -84,7 +86,7 @@ impl<'a> Auto<'a> {
     /// As [`Auto::step`].
     pub fn finish(mut self) -> Result<Measured, AutoError> {
         while self.step()? {}
-        let weights = weigh::weights(self.gguf, &self.groups, &self.losses);
+        let weights = weigh::weights(&self.groups, &self.losses, self.top_k);
         let offers = self.groups.iter().zip(&self.losses).zip(weights);
         let offers = offers.map(|((group, loss), weight)| {
             let offer = |(&(_, bytes), noise): (&(QuantType, u64), &f64)| Offer { bytes, loss: weight * noise };

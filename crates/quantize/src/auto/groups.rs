@@ -43,6 +43,10 @@ pub(super) struct Group {
     pub(super) layer: Option<u32>,
     /// Whether they are the last of their part: what they give is added to the residual stream.
     pub(super) is_last: bool,
+    /// Whether its rows are tokens' vectors.
+    pub(super) is_embedding: bool,
+    /// Rows of each tensor.
+    pub(super) n_rows: u64,
     /// Types that they may have, each with its bytes.
     pub(super) types: Vec<(QuantType, u64)>,
 }
@@ -78,6 +82,8 @@ pub(super) fn groups(tensors: &[TensorInfo], choices: &[Choice]) -> Vec<Group> {
             part: part(&tensor.name, is_tied),
             layer: layer_of(&tensor.name),
             is_last: is_last(&tensor.name),
+            is_embedding: tensor.name == TOKEN_EMBD,
+            n_rows: tensor.dims()[1..].iter().product(),
             types,
         });
     }

@@ -52,7 +52,7 @@ pub(super) fn measure(
     let mut bytes = vec![0; row_bytes * samples.len()];
     for (sample, bytes) in samples.iter().zip(bytes.chunks_exact_mut(row_bytes)) {
         let row = (sample.matrix.idx * n_rows + sample.row) as u64;
-        gguf.read(sample.matrix.tensor, row * row_bytes as u64, bytes)?;
+        gguf.read_tensor(sample.matrix.tensor, row * row_bytes as u64, bytes)?;
     }
     let work: Vec<_> = samples.iter().zip(bytes.chunks_exact(row_bytes)).collect();
     let of_rows = |rows: &[(&Sample<'_>, &[u8])]| -> Vec<Vec<f64>> {

@@ -7,7 +7,7 @@ use super::*;
 use crate::{Importance, Permissions, Recipe};
 
 const NAME: &str = "blk.0.ffn_up_exps.weight";
-const FACTS: Facts = Facts { n_layers: 1, n_experts: 3 };
+const FACTS: Facts = Facts { n_layers: 1, n_experts: 3, top_k: 2 };
 
 fn tensor(quant: QuantType) -> TensorInfo {
     let dims = Dims::new(&[256, 8, 3]).unwrap();

@@ -15,6 +15,8 @@ pub struct Facts {
     pub n_layers: u32,
     /// Routed experts of a layer; 0 without.
     pub n_experts: u32,
+    /// Routed experts of a token; 0 without.
+    pub top_k: u32,
 }
 
 /// The layer in a tensor's name.

@@ -24,7 +24,7 @@ fn tensors(quant: QuantType, lines: &[&str]) -> Vec<TensorInfo> {
     lines.iter().map(tensor).collect()
 }
 
-const FACTS: Facts = Facts { n_layers: 40, n_experts: 4 };
+const FACTS: Facts = Facts { n_layers: 40, n_experts: 4, top_k: 2 };
 
 fn plan(tensors: &[TensorInfo], recipe: &Recipe) -> Result<Plan, PlanError> {
     Plan::new(tensors, FACTS, recipe, None, Permissions::default())
