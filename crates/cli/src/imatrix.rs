@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forerun_decode::perplexity::WINDOW_DEFAULT;
+use forerun_decode::text::{Literals, TokenReader};
 use forerun_decode::{Calibration, Collect, DecodeError, Engine, ReadEvent, TextLength};
 use forerun_quantize::ImatrixError;
 
@@ -49,16 +50,18 @@ pub(crate) fn imatrix(args: &ImatrixArgs) -> Result<Outcome, Box<dyn Error>> {
         report(&engine, &[]);
     }
     let window = engine.plan().context;
-    let counted = interrupt.while_idle(|| TextLength::of(&text, engine.tokenizer(), window));
+    let literals = if args.parse_special { Literals::Tokens } else { Literals::Text };
+    let tokens = TokenReader::new(&text).reading(literals);
+    let counted = interrupt.while_idle(|| TextLength::of_tokens(tokens, engine.tokenizer(), window));
     let length = counted.map_err(|source| TextError::of(path, source))?;
     let length = length.at_most(args.chunks.unwrap_or(u64::MAX));
-    let part = Part::new(out, source, window, collect);
+    let part = Part::new(out, source, window, (collect, literals));
     let n_earlier = part.resume(&engine, length.n_windows, quiet)?;
     if !warm_up(&engine, quiet, &interrupt) {
         return Ok(Outcome::Interrupted);
     }
     text.rewind().map_err(|source| TextError::of(path, DecodeError::ReadText { source }))?;
-    let mut reading = Calibration::new(&mut engine, text, length);
+    let mut reading = Calibration::new(&mut engine, TokenReader::new(text).reading(literals), length);
     interrupt.while_idle(|| reading.skip(n_earlier)).map_err(|source| TextError::of(path, source))?;
     let run = Run { part: &part, length, n_earlier, interrupt: &interrupt, quiet };
     let n_windows = run.read(&mut reading, path)?;

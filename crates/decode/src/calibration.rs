@@ -12,6 +12,7 @@ use crate::engine::{Engine, Logits};
 use crate::meter::{Meter, Work};
 use crate::session::Session;
 use crate::telemetry::Telemetry;
+use crate::text::TokenReader;
 use crate::windows::{TextLength, Windows};
 
 /// What [`Calibration::next`] brings.
@@ -38,10 +39,10 @@ pub struct Calibration<'e, R> {
 }
 
 impl<'e, R: Read> Calibration<'e, R> {
-    /// Reads `text`, whose length was counted with this engine's tokenizer and context.
-    pub fn new(engine: &'e mut Engine, text: R, length: TextLength) -> Self {
+    /// Reads the text of `reader`, whose length was counted with this engine's tokenizer and context.
+    pub fn new(engine: &'e mut Engine, reader: TokenReader<R>, length: TextLength) -> Self {
         let meter = Meter::start(engine);
-        let windows = Windows::new(text, length);
+        let windows = Windows::new(reader, length);
         Self { engine, session: Session::new(), windows, window: Vec::new(), meter, work: Work::default() }
     }
 

@@ -21,7 +21,7 @@ use crate::meter::{Meter, Work};
 use crate::perplexity::ScoreEvent;
 use crate::session::Session;
 use crate::telemetry::Telemetry;
-use crate::text::Vocabulary;
+use crate::text::{TokenReader, Vocabulary};
 use crate::windows::{TextLength, Windows};
 pub use stats::{Comparison, Interval};
 use stats::{Sums, Token};
@@ -133,7 +133,7 @@ impl<'e, R: Read> Divergence<'e, R> {
         Ok(Self {
             model: Reader::new(model),
             base: Reader::new(base),
-            windows: Windows::new(text, length),
+            windows: Windows::new(TokenReader::new(text), length),
             window: Vec::new(),
             sums: Sums::default(),
             n_windows: 0,

@@ -16,6 +16,7 @@ use crate::engine::{Engine, Logits};
 use crate::meter::{Meter, Work};
 use crate::session::Session;
 use crate::telemetry::Telemetry;
+use crate::text::TokenReader;
 use crate::windows::Windows;
 pub use crate::windows::{TextLength, WINDOW_MIN};
 
@@ -110,7 +111,7 @@ impl<'e, R: Read> Perplexity<'e, R> {
         Self {
             engine,
             session: Session::new(),
-            windows: Windows::new(text, length),
+            windows: Windows::new(TokenReader::new(text), length),
             window: Vec::new(),
             whole: Sums::default(),
             sums: Sums::default(),

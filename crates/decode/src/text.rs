@@ -27,7 +27,7 @@ pub mod vocabulary;
 pub use error::TextError;
 pub use message::{FunctionCall, Message, PromptEnd, RenderRequest, Role, Thinking, ToolCall};
 pub use pre_tokenizer::PreTokenizer;
-pub use reader::TokenReader;
+pub use reader::{Literals, TokenReader};
 pub use stop::{StopMatcher, StopOutput};
 pub use stream::{ControlTokens, TextBuffer, TextStream};
 pub use template::{ChatTemplate, RenderedPrompt};

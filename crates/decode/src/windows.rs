@@ -27,10 +27,21 @@ impl TextLength {
     /// [`DecodeError`] for a text that isn't UTF-8 or can't be read, one shorter than a window, or a window that is
     /// too short.
     pub fn of(text: impl Read, tokenizer: &Tokenizer, window: usize) -> Result<Self, DecodeError> {
+        Self::of_tokens(TokenReader::new(text), tokenizer, window)
+    }
+
+    /// The same of a text whose tokens are made as `reader` says.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn of_tokens(
+        mut reader: TokenReader<impl Read>,
+        tokenizer: &Tokenizer,
+        window: usize,
+    ) -> Result<Self, DecodeError> {
         if window < WINDOW_MIN {
             return Err(DecodeError::WindowTooShort { window, window_min: WINDOW_MIN });
         }
-        let mut reader = TokenReader::new(text);
         let (mut n_tokens, mut ids) = (0, Vec::new());
         while reader.next(tokenizer, &mut ids)? {
             n_tokens += ids.len() as u64;
@@ -61,8 +72,8 @@ pub(crate) struct Windows<R> {
 }
 
 impl<R: Read> Windows<R> {
-    pub(crate) fn new(text: R, length: TextLength) -> Self {
-        Self { reader: TokenReader::new(text), ahead: Vec::new(), length, n_taken: 0 }
+    pub(crate) fn new(reader: TokenReader<R>, length: TextLength) -> Self {
+        Self { reader, ahead: Vec::new(), length, n_taken: 0 }
     }
 
     /// Windows that were taken.

@@ -51,6 +51,10 @@ pub(crate) struct ImatrixArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) chunks: Option<u64>,
 
+    /// Takes the literals of special tokens in the text, such as <|im_start|>, for these tokens
+    #[arg(long)]
+    pub(crate) parse_special: bool,
+
     /// Looks at the head as well
     #[arg(long)]
     pub(crate) process_output: bool,
@@ -67,7 +71,7 @@ pub(crate) struct ImatrixArgs {
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Text to read, as UTF-8; special tokens in it are text
+    /// Text to read, as UTF-8
     pub(crate) text: PathBuf,
 }
 

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use forerun_decode::text::Literals;
 use forerun_decode::{Collect, Engine, Inputs, ModelSource};
 use forerun_model::LayerId;
 use forerun_quantize::imatrix::{About, Entry, Partial, Reader, fed_by, write};
@@ -104,9 +105,16 @@ pub(super) struct Part {
 
 impl Part {
     /// The part of the target `out`.
-    pub(super) fn new(out: &Path, source: Source, window: usize, collect: Collect) -> Self {
+    pub(super) fn new(
+        out: &Path,
+        source: Source,
+        window: usize,
+        (collect, literals): (Collect, Literals),
+    ) -> Self {
         let head = if collect == Collect::Layers { "" } else { ", with the head" };
-        let line = format!("text {}, model {}, windows of {window}{head}", source.text, source.model);
+        let special = if literals == Literals::Text { "" } else { ", special tokens parsed" };
+        let line =
+            format!("text {}, model {}, windows of {window}{head}{special}", source.text, source.model);
         let mut name = out.file_name().unwrap_or_default().to_owned();
         name.push(".forerun-part");
         Self { out: out.to_owned(), path: out.with_file_name(name), source, window, line }

@@ -144,8 +144,9 @@ fn student_t(df: f64) -> f64 {
 /// Everything that is kept of the predictions so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
-    /// The window under way, and all whole ones.
+    /// Of the window under way, of all tokens, and of those of whole windows.
     window: Totals,
+    all: Totals,
     whole: Totals,
     kl: Spread,
     agreement: Spread,
@@ -157,6 +158,7 @@ pub(super) struct Sums {
 impl Sums {
     pub(super) fn add(&mut self, token: Token) {
         self.window.add(token);
+        self.all.add(token);
         #[expect(clippy::cast_possible_truncation, reason = "percentiles need no more digits")]
         self.all_kl.push(token.kl as f32);
     }
@@ -168,15 +170,7 @@ impl Sums {
         self.kl.add(window.kl / n);
         self.agreement.add(window.n_agree as f64 / n);
         self.log_probability.add((window.base_nll - window.model_nll) / n);
-        self.whole = Totals {
-            n: self.whole.n + window.n,
-            kl: self.whole.kl + window.kl,
-            model_nll: self.whole.model_nll + window.model_nll,
-            model_squares: self.whole.model_squares + window.model_squares,
-            base_nll: self.whole.base_nll + window.base_nll,
-            base_squares: self.whole.base_squares + window.base_squares,
-            n_agree: self.whole.n_agree + window.n_agree,
-        };
+        self.whole = self.all;
     }
 
     /// The mean divergence of whole windows.

@@ -17,7 +17,18 @@ const PIECE_BYTES: usize = 16 << 10;
 /// memory that tokenising such a stretch takes grows with it and has no line in the memory plan.
 const UNCUT_BYTES_MAX: usize = 32 << 10;
 
-/// Reads a text and makes tokens of it, special literals as the text that they are. Begins with the token that the
+/// What the literals of control and user-defined tokens in a text are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Literals {
+    /// Text like any other.
+    #[default]
+    Text,
+    /// These tokens. A literal with a space or a line end in it, which no known vocabulary has, may be cut and is text then.
+    Tokens,
+}
+
+/// Reads a text and makes tokens of it, special literals as the text that they are unless they are
+/// [to be tokens](Self::reading). Begins with the token that the
 /// vocabulary puts in front of every text, if it does. One line end at the end of the text is left out, since
 /// that is the file's, not the text's.
 #[derive(Debug)]
@@ -27,6 +38,7 @@ pub struct TokenReader<R> {
     buffer: Vec<u8>,
     /// Bytes of the text before the buffer.
     offset: u64,
+    literals: Literals,
     began: bool,
     ended: bool,
 }
@@ -34,7 +46,14 @@ pub struct TokenReader<R> {
 impl<R: Read> TokenReader<R> {
     /// A reader at the beginning of `source`.
     pub fn new(source: R) -> Self {
-        Self { source, buffer: Vec::new(), offset: 0, began: false, ended: false }
+        let literals = Literals::default();
+        Self { source, buffer: Vec::new(), offset: 0, literals, began: false, ended: false }
+    }
+
+    /// The same reader, to which special literals are what `literals` says.
+    #[must_use]
+    pub fn reading(self, literals: Literals) -> Self {
+        Self { literals, ..self }
     }
 
     /// Appends the next tokens to `ids`, at least one; `false` when the text is over.
@@ -50,7 +69,10 @@ impl<R: Read> TokenReader<R> {
             self.ended = self.fill()? == 0;
             let Some(text) = self.encodable()? else { continue };
             let kept = if self.ended { text.strip_suffix('\n').unwrap_or(text) } else { text };
-            ids.append(&mut tokenizer.encode_plain(kept)?);
+            ids.append(&mut match self.literals {
+                Literals::Text => tokenizer.encode_plain(kept)?,
+                Literals::Tokens => tokenizer.encode_special(kept)?,
+            });
             let end = text.len();
             self.buffer.drain(..end);
             self.offset += end as u64;
