@@ -21,6 +21,9 @@ use crate::interrupt::Interrupt;
 use crate::say::{line, say};
 use report::Report;
 
+/// Bytes between two moments at which everything is made safe: encoding them takes far longer than syncing them.
+const CHECKPOINT_BYTES: u64 = 32 << 20;
+
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Output<'a> {
@@ -54,7 +57,9 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<Outcome, Box<dyn Error>> {
         recode: &encoder,
     };
     let talk = &args.copy.talk;
-    let job = repack::recode(&source, &args.target, &copying::settings(&args.copy), &recoding)?;
+    let mut settings = copying::settings(&args.copy);
+    settings.checkpoint_bytes = settings.checkpoint_bytes.min(CHECKPOINT_BYTES);
+    let job = repack::recode(&source, &args.target, &settings, &recoding)?;
     if !talk.quiet {
         report.lines().iter().for_each(|words| line(format_args!("{words}")));
         report.warnings().iter().for_each(|words| say!("{words}"));

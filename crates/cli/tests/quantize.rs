@@ -7,6 +7,7 @@ mod support;
 use std::path::Path;
 
 use forerun_model::QuantType;
+use forerun_quantize::{Imatrix, Importance};
 use forerun_storage::Gguf;
 use forerun_storage::gguf::{Array, Value};
 use support::shards::Copy;
@@ -167,6 +168,45 @@ fn a_source_with_broken_values_is_named_and_leaves_nothing() {
         );
         assert_eq!(names(folder.path()), ["s.gguf"]);
     }
+}
+
+/// Reported as ggml-org/llama.cpp 12913: what a text says of an expert that few of its tokens reached may be anything, and
+/// few bits must not make nonsense of it.
+#[test]
+fn few_bits_and_little_knowledge_keep_a_model_sensible() {
+    let folder = tempfile::tempdir().unwrap();
+    let [recipe, known, target, words] =
+        ["r.toml", "imatrix", "q.gguf", "t.txt"].map(|name| folder.path().join(name));
+    let rule = "base = \"q4_k_m\"\n[[rule]]\ntensors = \"blk.*_exps.weight\"\ntype = \"Q2_K\"\n";
+    std::fs::write(&recipe, rule).unwrap();
+    std::fs::write(&words, &std::fs::read(fixture("heldout.txt")).unwrap()[..6000]).unwrap();
+    // One token for each expert, and none for one of them: squares of numbers that have nothing to do with the model.
+    let (mut imatrix, mut state) = (Imatrix::default(), 1_u32);
+    let mut square = || {
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f64::from(state >> 8) / f64::from(1 << 24) - 0.5
+        };
+        (0..6).map(|_| next()).sum::<f64>().powi(2) as f32
+    };
+    for name in (0..8).flat_map(|l| ["gate", "up", "down"].map(|p| format!("blk.{l}.ffn_{p}_exps.weight"))) {
+        let sums = (0..32 * 256).map(|_| square()).collect();
+        let counts = (0..32).map(|expert| if expert == 9 { 0.0 } else { 1.0 }).collect();
+        imatrix.insert(name.clone(), Importance::new(&name, 256, sums, counts).unwrap());
+    }
+    imatrix.write(&known).unwrap();
+    let source = fixture("pico-q4_k_m.gguf");
+    let args =
+        ["quantize", text(&source), text(&target), "--recipe", text(&recipe), "--imatrix", text(&known)];
+    let report = json(&[&args[..], &["--requantize", "--json", "-q"]].concat());
+    assert_eq!(report["unseen"].as_array().unwrap().len(), 24);
+    let perplexity = |model: &Path| {
+        let args = ["perplexity", "-m", text(model), text(&words), "--json", "-q", "--ctx", "256"];
+        json(&args)["perplexity"].as_f64().unwrap()
+    };
+    let (before, after) = (perplexity(&source), perplexity(&target));
+    // 1.3 times was measured; what talks nonsense is far beyond.
+    assert!(after < 1.6 * before, "{before} before, {after} after");
 }
 
 /// Ended many times in the midst, plain or packed, the file is the same in the end, and never there before.

@@ -120,8 +120,10 @@ impl Take<'_> {
         let sources = bytes.chunks_exact(row_bytes(tensor.quant, n_cols));
         for (i, (row, out)) in sources.zip(out.chunks_exact_mut(row_bytes(to, n_cols))).enumerate() {
             dequant::dequantise(tensor.quant, row, values);
-            // Not a number compares as false.
-            if let Some(&value) = values.iter().find(|value| !(value.abs() <= max)) {
+            // Not a number compares as false. Without an early exit, so that many are looked at together.
+            let is_good = |value: &f32| value.abs() <= max;
+            if !values.iter().fold(true, |all, value| all & is_good(value)) {
+                let value = values.iter().copied().find(|value| !is_good(value)).unwrap_or(f32::NAN);
                 let (tensor, row) = (tensor.name.clone(), first_row + i);
                 return Err(EncodeError::Value { tensor, matrix, row, value, quant: to, max });
             }

@@ -268,7 +268,10 @@ impl Use {
 
 /// Refuses rules that say nothing about the model.
 fn check_uses(recipe: &Recipe, uses: &[Use], tensors: &[TensorInfo]) -> Result<(), PlanError> {
-    for (rule, used) in recipe.rules().iter().zip(uses) {
+    for (place, (rule, used)) in recipe.rules().iter().zip(uses).enumerate() {
+        if !recipe.is_binding(place) {
+            continue;
+        }
         let rule = rule.to_string();
         match (used.works, used.kept) {
             (true, _) => {}

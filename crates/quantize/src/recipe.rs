@@ -123,6 +123,9 @@ pub struct Recipe {
     name: String,
     base: Mixture,
     rules: Vec<Rule>,
+    /// How many of the rules, the first ones, are those of `les`: they name every way in which experts are kept, so some of
+    /// them match nothing.
+    n_les: usize,
     /// One pattern per rule.
     patterns: GlobSet,
 }
@@ -136,19 +139,30 @@ impl Recipe {
     /// # Errors
     /// [`RecipeError`] names a rule whose pattern can't be understood, or whose type can't be written.
     pub fn new(name: &str, base: Mixture, rules: Vec<Rule>) -> Result<Self, RecipeError> {
+        Self::compile(name, base, (0, rules))
+    }
+
+    /// The rules of `les`, and `rules` behind them.
+    fn over_les(name: &str, rules: Vec<Rule>) -> Result<Self, RecipeError> {
+        let les =
+            EXPERTS.map(|tensors| Rule { tensors: tensors.into(), layers: None, quant: QuantType::Q3_K });
+        Self::compile(name, Mixture::Q4KM, (les.len(), [les.to_vec(), rules].concat()))
+    }
+
+    fn compile(name: &str, base: Mixture, (n_les, rules): (usize, Vec<Rule>)) -> Result<Self, RecipeError> {
         if let Mixture::All(quant) = base {
             check_encodable("`default`", quant)?;
         }
         let mut patterns = GlobSet::builder();
         for (i, rule) in rules.iter().enumerate() {
-            let place = format!("rule {}", i + 1);
+            let place = format!("rule {}", (i + 1).saturating_sub(n_les));
             check_encodable(&format!("`type` of {place}"), rule.quant)?;
             let pattern = GlobBuilder::new(&rule.tensors).backslash_escape(true).build();
             patterns.add(pattern.map_err(|source| RecipeError::Glob { place, source })?);
         }
         let place = "all rules together".to_owned();
         let patterns = patterns.build().map_err(|source| RecipeError::Glob { place, source })?;
-        Ok(Self { name: name.to_owned(), base, rules, patterns })
+        Ok(Self { name: name.to_owned(), base, rules, n_les, patterns })
     }
 
     /// A recipe that comes with the program; `None` when there is none of that name.
@@ -156,11 +170,11 @@ impl Recipe {
     /// `les` gives the routed experts Q3_K, however a file keeps them, and all else what Q4_K_M gives it.
     pub fn named(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
-        let (base, rules) = match name.as_str() {
-            "les" => (Mixture::Q4KM, EXPERTS.map(expert_rule).to_vec()),
-            _ => (Mixture::NAMED.iter().find(|named| named.0 == name)?.1, Vec::new()),
+        let recipe = match name.as_str() {
+            "les" => Self::over_les(&name, Vec::new()),
+            _ => Self::new(&name, Mixture::NAMED.iter().find(|named| named.0 == name)?.1, Vec::new()),
         };
-        Some(Self::new(&name, base, rules).expect("own patterns can be understood"))
+        Some(recipe.expect("own patterns can be understood"))
     }
 
     /// A type for each tensor that `types` names, and what `base` chooses for the others.
@@ -208,6 +222,11 @@ impl Recipe {
         &self.rules
     }
 
+    /// Whether the rule of that place must match something, as all do that a user wrote.
+    pub fn is_binding(&self, rule: usize) -> bool {
+        rule >= self.n_les
+    }
+
     /// The rules that match a tensor of that name and layer, by their places; the last one counts.
     pub fn matching(&self, tensor: &str, layer: Option<u32>) -> Vec<usize> {
         let mut places = self.patterns.matches(tensor);
@@ -233,9 +252,6 @@ fn check_encodable(place: &str, quant: QuantType) -> Result<(), RecipeError> {
     Err(RecipeError::Type { place, found, possible: encodable_types() })
 }
 
-fn expert_rule(parts: &str) -> Rule {
-    Rule { tensors: format!("blk.*.{parts}.weight"), layers: None, quant: QuantType::Q3_K }
-}
-
 /// Routed experts, stacked, fused or one tensor each; not the shared expert, `ffn_gate_shexp`.
-const EXPERTS: [&str; 2] = ["ffn_{gate,up,down,gate_up}_exps", "ffn_{gate,up,down}.[0-9]*"];
+const EXPERTS: [&str; 2] =
+    ["blk.*.ffn_{gate,up,down,gate_up}_exps.weight", "blk.*.ffn_{gate,up,down}.[0-9]*.weight"];

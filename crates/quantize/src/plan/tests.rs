@@ -82,10 +82,8 @@ fn les_means_routed_experts_however_they_are_kept() {
             "blk.10.ffn_down_shexp.weight 256 8",
             "token_embd.weight 256 8",
         ],
-        &["Q3_K", "Q3_K", "Q3_K", "Q4_K", "BF16", "Q4_K", "Q6_K", "Q6_K"].map(|name| match name {
-            // Layer 9 is the fifth after the first eighth, layer 10 the sixth.
-            other => other,
-        }),
+        // Layer 9 is the fifth after the first eighth, layer 10 the sixth.
+        &["Q3_K", "Q3_K", "Q3_K", "Q4_K", "BF16", "Q4_K", "Q6_K", "Q6_K"],
     );
 }
 

@@ -34,7 +34,9 @@ impl Recipe {
     pub fn parse(name: &str, text: &str) -> Result<Self, RecipeError> {
         let file: File = toml::from_str(text)?;
         let base = match (file.base, file.default) {
-            (Some(base), None) if base.eq_ignore_ascii_case("les") => return Self::over_les(name, file.rule),
+            (Some(base), None) if base.eq_ignore_ascii_case("les") => {
+                return Self::over_les(name, rules(file.rule)?);
+            }
             (Some(base), None) => mixture(base)?,
             (None, Some(default)) => Mixture::All(quant("`default`", default)?),
             _ => return Err(RecipeError::Start { possible: Self::NAMES.join(", ") }),
@@ -42,22 +44,17 @@ impl Recipe {
         Self::new(name, base, rules(file.rule)?)
     }
 
-    /// Rules behind those of `les`.
-    fn over_les(name: &str, file: Vec<FileRule>) -> Result<Self, RecipeError> {
-        let les = Self::named("les").expect("it comes with the program");
-        Self::new(name, les.base, [les.rules, rules(file)?].concat())
-    }
-
     /// The recipe as a file's text.
     pub fn to_toml(&self) -> String {
         let mut text = match self.base {
+            _ if self.n_les > 0 => "base = \"les\"\n".to_owned(),
             Mixture::All(quant) if quant != QuantType::Q8_0 => format!("default = \"{quant}\"\n"),
             base => {
                 let named = Mixture::NAMED.iter().find(|named| named.1 == base);
                 format!("base = \"{}\"\n", named.map_or("q4_k_m", |named| named.0))
             }
         };
-        for rule in &self.rules {
+        for rule in &self.rules[self.n_les..] {
             // A TOML string of its own kind has no escapes; one with quotes in it needs them.
             let tensors = toml::Value::String(rule.tensors.clone());
             let _ = write!(text, "\n[[rule]]\ntensors = {tensors}\n");

@@ -19,7 +19,7 @@ fn what_a_file_may_not_say_is_named() {
     let rule = |rule: &str| format!("base = \"les\"\n[[rule]]\n{rule}");
     check(&rule("tensors = \"x\"\ntype = \"Q9_K\""), "`type` of rule 1 is \"Q9_K\"");
     check(&rule("tensors = \"x\"\ntype = \"i32\""), "is \"I32\", which can't be written");
-    check(&rule("tensors = \"x[\"\ntype = \"Q6_K\""), "the pattern of rule 3");
+    check(&rule("tensors = \"x[\"\ntype = \"Q6_K\""), "the pattern of rule 1");
     check(&rule("tensors = \"x\"\ntype = \"Q6_K\"\nlayers = \"3-1\""), "`layers` of rule 1 is \"3-1\"");
     check(&rule("tensors = \"x\"\ntype = \"Q6_K\"\nlayer = 3"), "unknown field `layer`");
     check(&rule("type = \"Q6_K\""), "missing field `tensors`");

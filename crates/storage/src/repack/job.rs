@@ -203,7 +203,7 @@ impl<'a> Job<'a> {
         Ok(Summary {
             target: self.target,
             file_bytes: self.header.file_bytes(),
-            n_experts: self.plan.layers.iter().map(|layer| layer.sequence.len()).sum(),
+            n_experts: self.catalog.n_layers() * self.catalog.n_experts(),
             n_tensors: self.header.tensors().len(),
             resumed_bytes: self.progress.resumed_bytes,
         })
