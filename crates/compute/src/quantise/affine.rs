@@ -291,8 +291,10 @@ impl<const N: usize> Loop for Runs<'_, N, Neighbours> {
         let Neighbours { held, most } = self.step;
         let (mut best, mut least) = (held, Lanes::splat(f32::INFINITY));
         for i in 0..9u8 {
-            let k = held.k + Lanes::splat(f32::from(i % 3) - 1.0);
-            let m = held.m + Lanes::splat(f32::from(i / 3) - 1.0);
+            // From the middle on, so that what is as good stays.
+            let place = (i + 4) % 9;
+            let k = held.k + Lanes::splat(f32::from(place % 3) - 1.0);
+            let m = held.m + Lanes::splat(f32::from(place / 3) - 1.0);
             let tried = Paired { k: k.clamp(0.0, most), m: m.clamp(0.0, most), ..held };
             let left = error(self.tile, tried.line(), self.search.high);
             best = tried.where_greater(least, left, best);

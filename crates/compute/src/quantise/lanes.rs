@@ -201,3 +201,44 @@ impl Neg for Lanes {
         self.map(|v| -v)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_half_and_what_lies_between_rounds_as_half_does() {
+        for bits in 0..0x7C00u16 {
+            let (here, next) = (f16::from_bits(bits).to_f32(), f16::from_bits(bits + 1).to_f32());
+            let middle = if next.is_finite() { here.midpoint(next) } else { here };
+            for value in [here, middle, middle.next_down(), middle.next_up()] {
+                let want = f16::from_f32(value).to_f32().min(65504.0);
+                assert_eq!(nearest_half(value).to_bits(), want.to_bits(), "{value:e}");
+                assert_eq!(nearest_half(-value).to_bits(), (-want).to_bits(), "-{value:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_half_is_the_nearest_that_is_finite() {
+        assert_eq!(nearest_half(f32::MAX), 65504.0);
+        assert_eq!(nearest_half(f32::NEG_INFINITY), -65504.0);
+        assert!(nearest_half(f32::NAN).is_finite());
+    }
+
+    proptest! {
+        #[test]
+        fn sums_are_of_one_block_and_the_same_for_all_its_runs(values: [u8; LANES]) {
+            for group in [1, 2, 4, 8, 16] {
+                let folded = Lanes(values.map(f32::from)).fold(group);
+                for (block, folded) in values.chunks(group).zip(folded.0.chunks(group)) {
+                    let want: f32 = block.iter().map(|v| f32::from(*v)).sum();
+                    prop_assert!(folded.iter().all(|sum| *sum == want), "{folded:?} of {block:?}");
+                }
+            }
+        }
+    }
+}

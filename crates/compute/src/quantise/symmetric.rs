@@ -171,15 +171,27 @@ impl<V: Levels, const N: usize> Loop for Runs<'_, V, N, Whole> {
     }
 }
 
-/// The sums and the errors for a scale.
+/// The sums for a scale.
 struct Held(Lanes);
 
 impl<V: Levels, const N: usize> Loop for Runs<'_, V, N, Held> {
-    type Output = (Sums, Lanes);
+    type Output = Sums;
 
     #[inline(always)]
-    fn run(self) -> (Sums, Lanes) {
-        (sums::<V, N>(self.tile, self.step.0.inverse()), error::<V, N>(self.tile, self.step.0))
+    fn run(self) -> Sums {
+        sums::<V, N>(self.tile, self.step.0.inverse())
+    }
+}
+
+/// The errors under a scale.
+struct Error(Lanes);
+
+impl<V: Levels, const N: usize> Loop for Runs<'_, V, N, Error> {
+    type Output = Lanes;
+
+    #[inline(always)]
+    fn run(self) -> Lanes {
+        error::<V, N>(self.tile, self.step.0)
     }
 }
 
@@ -196,8 +208,9 @@ impl<V: Levels, const N: usize> Loop for Runs<'_, V, N, Neighbours> {
     fn run(self) -> (Lanes, Lanes) {
         let Neighbours { held: Scaled { d, k: middle }, range: (low, high) } = self.step;
         let (mut best, mut least) = (middle, Lanes::splat(f32::INFINITY));
-        for i in 0..3u8 {
-            let k = (middle + Lanes::splat(f32::from(i) - 1.0)).clamp(low, high);
+        // From the middle on, so that what is as good stays.
+        for off in [0.0, -1.0, 1.0] {
+            let k = (middle + Lanes::splat(off)).clamp(low, high);
             let left = error::<V, N>(self.tile, d * k);
             best = k.where_greater(least, left, best);
             least = left.min(least);
@@ -273,10 +286,10 @@ fn turn<V: Levels, const N: usize>(
     range: (f32, f32),
 ) -> (Scaled, Lanes) {
     let Scaled { d, k } = held;
-    let (Sums { xq, qq }, _) = Runs::<V, N, _>::run_on(tile, Held(d * k));
+    let Sums { xq, qq } = Runs::<V, N, _>::run_on(tile, Held(d * k));
     let (xkq, kqkq) = ((k * xq).fold(tile.group), (k * k * qq).fold(tile.group));
     let fitted = (xkq * kqkq.inverse()).to_half(tile.unit);
-    let (_, left) = Runs::<V, N, _>::run_on(tile, Held(fitted * k));
+    let left = Runs::<V, N, _>::run_on(tile, Error(fitted * k));
     let d = fitted.where_greater(least, left.fold(tile.group), d);
     let (k, left) = Runs::<V, N, _>::run_on(tile, Neighbours { held: Scaled { d, k }, range });
     (Scaled { d, k }, left.fold(tile.group))
@@ -290,7 +303,7 @@ pub(super) fn power_scales<V: Levels, const N: usize>(tile: &Tile<N>) -> (Lanes,
     let mut least = Lanes::splat(f32::INFINITY);
     for (power, below) in POWERS {
         let scale = Lanes::splat(power);
-        let (_, left) = Runs::<V, N, _>::run_on(tile, Held(scale));
+        let left = Runs::<V, N, _>::run_on(tile, Error(scale));
         best = scale.where_greater(least, left, best);
         off = Lanes::splat(below).where_greater(least, left, off);
         least = left.min(least);
