@@ -12,6 +12,7 @@ pub(crate) enum Unit {
     Tokens,
     Windows,
     Passes,
+    Tensors,
 }
 
 /// A bar that is gone when it is dropped; invisible where nobody watches.
@@ -29,6 +30,7 @@ impl Bar {
             }
             Unit::Windows => "{msg} {wide_bar} {pos}/{len} windows {eta}",
             Unit::Passes => "{msg} {wide_bar} {pos}/{len} passes {eta}",
+            Unit::Tensors => "{msg} {wide_bar} {pos}/{len} tensors {eta}",
             Unit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {per_sec} {eta}",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {

@@ -1,5 +1,6 @@
 //! `forerun quantize`: a smaller copy of a model.
 
+mod auto;
 mod report;
 
 use std::error::Error;
@@ -35,14 +36,25 @@ struct Output<'a> {
     report: &'a Report,
 }
 
+/// The recipe that is chosen by measurement.
+const AUTO: &str = "auto";
+
 /// Writes the copy, or says what it would be.
 pub(crate) fn quantize(args: &QuantizeArgs) -> Result<Outcome, Box<dyn Error>> {
     let interrupt = Interrupt::install()?;
     let source = Gguf::open(&args.source)?;
-    let recipe = Recipe::open(&args.recipe).map_err(QuantizeError::from)?;
     let imatrix = args.imatrix.as_deref().map(Imatrix::open).transpose().map_err(QuantizeError::from)?;
     let permissions = Permissions { requantise: args.requantize, unseen: args.allow_unseen };
     let facts = Facts::of(&source).map_err(QuantizeError::from)?;
+    let recipe = if args.recipe == Path::new(AUTO) {
+        let chosen = auto::choose(args, &source, facts, imatrix.as_ref(), permissions, &interrupt)?;
+        let Some(recipe) = chosen else { return Ok(Outcome::Interrupted) };
+        recipe
+    } else if args.target_bytes.is_some() {
+        return Err(auto::Missing::Recipe.into());
+    } else {
+        Recipe::open(&args.recipe).map_err(QuantizeError::from)?
+    };
     let plan = Plan::new(source.tensors(), facts, &recipe, imatrix.as_ref(), permissions)
         .map_err(QuantizeError::from)?;
     let report = Report::new(&plan, &recipe);
@@ -52,7 +64,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<Outcome, Box<dyn Error>> {
     let n_threads = args.threads.map_or_else(cores, usize::from);
     let encoder = Encoder::new(&plan, facts, imatrix.as_ref(), n_threads);
     let recoding = Recoding {
-        experts: if args.pack { Experts::Packed } else { Experts::AsSource },
+        experts: experts(args),
         keys: keys(&plan, &recipe, named(args.imatrix.as_deref(), imatrix.as_ref())),
         recode: &encoder,
     };
@@ -93,6 +105,10 @@ fn print(output: &Output<'_>) -> Result<(), Box<dyn Error>> {
     let mut stdout = io::stdout().lock();
     serde_json::to_writer(&mut stdout, output)?;
     Ok(stdout.write_all(b"\n")?)
+}
+
+fn experts(args: &QuantizeArgs) -> Experts {
+    if args.pack { Experts::Packed } else { Experts::AsSource }
 }
 
 /// An importance matrix under the name that the header keeps.

@@ -32,10 +32,10 @@ pub use recode::{Experts, Recode, RecodeError, Recoding, Rows};
 pub use verify::{Checked, Difference, Verification};
 
 use crate::files::DataFile;
-use crate::{Gguf, PackError};
+use crate::{Catalog, Gguf, PackError};
 use disk::DiskOutput;
 use output::Output;
-use recipe::Source;
+use recipe::{Recipe, Source};
 
 /// Fewest bytes that are moved at once: steps are kept in a list, and smaller ones would fill it.
 const STEP_BYTES_MIN: u64 = 4096;
@@ -113,6 +113,15 @@ pub fn recode<'a>(
     begin(source, target, settings, Direction::Recode(recoding), &open_disk)
 }
 
+/// Bytes that the file has which [`recode`] writes. Nothing is read but headers, and nothing written.
+///
+/// # Errors
+/// As [`recode`]'s, but for those of the target.
+pub fn recoded_bytes(source: &Gguf, target: &Path, recoding: &Recoding<'_>) -> Result<u64, PackError> {
+    let (_, recipe) = plan(source, target, &Settings::default(), Direction::Recode(recoding))?;
+    Ok(recipe.header.file_bytes())
+}
+
 #[derive(Clone, Copy)]
 enum Direction<'r, 'a> {
     Pack,
@@ -137,6 +146,23 @@ fn begin<'a>(
     check_apart(gguf, target)?;
     let step_bytes = settings.step_bytes.max(STEP_BYTES_MIN);
     let settings = &Settings { step_bytes, ..settings.clone() };
+    let (catalog, recipe) = plan(gguf, target, settings, direction)?;
+    let recode = match direction {
+        Direction::Recode(recoding) => Some(recoding.recode),
+        Direction::Pack | Direction::Unpack => None,
+    };
+    let output = open(target, settings.existing)?;
+    let target = target.to_owned();
+    Job::new(job::Parts { gguf, catalog, recipe, target, output, recode }, settings)
+}
+
+/// What is to be written.
+fn plan(
+    gguf: &Gguf,
+    target: &Path,
+    settings: &Settings,
+    direction: Direction<'_, '_>,
+) -> Result<(Catalog, Recipe), PackError> {
     let (shape, catalog) = recipe::describe(gguf)?;
     let recoding = match direction {
         Direction::Recode(recoding) => Some(recoding),
@@ -152,10 +178,7 @@ fn begin<'a>(
         }
         Direction::Unpack => recipe::unpack(&source, target, settings)?,
     };
-    let recode = recoding.map(|recoding| recoding.recode);
-    let output = open(target, settings.existing)?;
-    let target = target.to_owned();
-    Job::new(job::Parts { gguf, catalog, recipe, target, output, recode }, settings)
+    Ok((catalog, recipe))
 }
 
 /// Refuses a target that is one of the source's files, under whatever name.

@@ -81,9 +81,13 @@ pub(crate) struct QuantizeArgs {
     /// File to write
     pub(crate) target: PathBuf,
 
-    /// Which tensor gets which type: q4_k_m, les, q3_k_m, q8_0, or a file (docs/quantising.md)
+    /// Which tensor gets which type: q4_k_m, les, q3_k_m, q8_0, auto, or a file (docs/quantising.md)
     #[arg(long, value_name = "NAME|FILE", default_value = "q4_k_m")]
     pub(crate) recipe: PathBuf,
+
+    /// Size that the file may have, such as 14GB, for --recipe auto: types are chosen so that least is lost
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) target_bytes: Option<u64>,
 
     /// Importance matrix: how much each column matters, as `forerun imatrix` and llama-imatrix write it
     #[arg(long, value_name = "FILE")]
