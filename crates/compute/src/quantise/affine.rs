@@ -363,9 +363,12 @@ pub(super) fn block_lines<const N: usize>(
         let before = least;
         let fitted = fit_halves(tile, search, best);
         let left = Runs::run_on(tile, search, Error(fitted.line())).fold(tile.group);
-        best = fitted.where_greater(least, left, best);
-        let (nearby, left) = Runs::run_on(tile, search, Neighbours { held: best, most });
-        (best, least) = (nearby, left.fold(tile.group));
+        let fitted = fitted.where_greater(least, left, best);
+        let (turned, left) = Runs::run_on(tile, search, Neighbours { held: fitted, most });
+        let left = left.fold(tile.group);
+        // Where nothing was gained all stays, so that a block doesn't depend on its neighbour's turns.
+        best = turned.where_greater(before, left, best);
+        least = left.min(before);
         if before == least {
             break;
         }

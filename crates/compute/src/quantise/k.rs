@@ -61,7 +61,7 @@ impl Format<16> for Q2K {
     const GROUP: usize = 16;
 
     fn encode(tile: &Tile<16>, blocks: Blocks<'_>) {
-        let spans = Grid { first: 1.8, step: 0.15, n: 16 };
+        let spans = Grid { first: 4.05, step: -0.15, n: 16 };
         let shifts = Grid { first: -0.4, step: 0.2, n: 5 };
         let search = Search { high: 3.0, spans, shifts, offset_max: 0.0 };
         let grid = Grid { first: 15.5, step: -0.5, n: 10 };
@@ -131,7 +131,7 @@ impl Format<32> for Q4K {
     const GROUP: usize = 8;
 
     fn encode(tile: &Tile<32>, blocks: Blocks<'_>) {
-        let spans = Grid { first: 13.4, step: 0.2, n: 16 };
+        let spans = Grid { first: 16.4, step: -0.2, n: 16 };
         let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
         let search = Search { high: 15.0, spans, shifts, offset_max: 0.0 };
         let found = lines_k4(tile, &search);
@@ -149,7 +149,7 @@ impl Format<32> for Q5K {
     const GROUP: usize = 8;
 
     fn encode(tile: &Tile<32>, blocks: Blocks<'_>) {
-        let spans = Grid { first: 29.6, step: 0.2, n: 16 };
+        let spans = Grid { first: 32.6, step: -0.2, n: 16 };
         let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
         let search = Search { high: 31.0, spans, shifts, offset_max: 0.0 };
         let found = lines_k4(tile, &search);

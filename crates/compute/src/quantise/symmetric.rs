@@ -270,7 +270,11 @@ pub(super) fn block_scales<V: Levels, const N: usize>(
     }
     for _ in 0..TURNS {
         let before = least;
-        (best, least) = turn::<V, N>(tile, best, least, range);
+        let (turned, left) = turn::<V, N>(tile, best, least, range);
+        // Where nothing was gained all stays, so that a block doesn't depend on its neighbour's turns.
+        best.d = turned.d.where_greater(before, left, best.d);
+        best.k = turned.k.where_greater(before, left, best.k);
+        least = left.min(before);
         if before == least {
             break;
         }
@@ -299,11 +303,15 @@ fn turn<V: Levels, const N: usize>(
 pub(super) fn power_scales<V: Levels, const N: usize>(tile: &Tile<N>) -> (Lanes, [u8; LANES]) {
     /// `12 * 2^-3` is next to the largest value, which is from 1 to 2 units.
     const POWERS: [(f32, f32); 4] = [(0.0625, 4.0), (0.125, 3.0), (0.25, 2.0), (0.5, 1.0)];
+    /// The highest level of MXFP4: it must stay finite.
+    const LEVEL_MAX: f32 = 12.0;
     let (mut best, mut off) = (Lanes::splat(0.125), Lanes::splat(3.0));
     let mut least = Lanes::splat(f32::INFINITY);
     for (power, below) in POWERS {
         let scale = Lanes::splat(power);
         let left = Runs::<V, N, _>::run_on(tile, Error(scale));
+        let finite = Lanes::splat(f32::INFINITY);
+        let left = left.where_greater(finite, scale * Lanes::splat(LEVEL_MAX) * tile.unit, finite);
         best = scale.where_greater(least, left, best);
         off = Lanes::splat(below).where_greater(least, left, off);
         least = left.min(least);
