@@ -4,7 +4,7 @@ use super::lanes::{LANES, Lanes, clamp};
 use crate::kernels::{Isa, Loop};
 
 /// Weights below this part of a block's largest count as this much: a run without any has even ones then.
-const WEIGHT_MIN: f32 = 1.0 / 1_048_576.0;
+const WEIGHT_MIN: f32 = 1.0 / (1u64 << 40) as f32;
 /// Smaller blocks are all zero to a half float.
 const UNIT_MIN: f32 = 1.0 / (1u64 << 60) as f32;
 
