@@ -1,7 +1,5 @@
 //! What blocks keep of the values that they stand for.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 mod rows;
 
 use std::ops::Range;

@@ -110,8 +110,8 @@ fn scale<const N: usize>(runs: &mut [[f32; N]; LANES], by: Lanes) {
 #[inline(always)]
 fn turn<const N: usize>(runs: &[[f32; N]; LANES], out: &mut [Lanes; N]) {
     for (j, out) in out.iter_mut().enumerate() {
-        for lane in 0..LANES {
-            out.0[lane] = runs[lane][j];
+        for (value, run) in out.0.iter_mut().zip(runs) {
+            *value = run[j];
         }
     }
 }
