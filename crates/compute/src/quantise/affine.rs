@@ -314,9 +314,10 @@ impl<const N: usize> Loop for Runs<'_, N, Codes> {
     fn run(self) -> [[u8; N]; LANES] {
         let (inverse, shift) = self.step.0.codes();
         let mut codes = [[0; N]; LANES];
-        for lane in 0..LANES {
-            for (code, x) in codes[lane].iter_mut().zip(&self.tile.runs[lane]) {
-                *code = byte(round(clamp(x * inverse.0[lane] + shift.0[lane], 0.0, self.search.high)));
+        let lines = inverse.0.into_iter().zip(shift.0);
+        for ((codes, run), (inverse, shift)) in codes.iter_mut().zip(&self.tile.runs).zip(lines) {
+            for (code, x) in codes.iter_mut().zip(run) {
+                *code = byte(round(clamp(x * inverse + shift, 0.0, self.search.high)));
             }
         }
         codes

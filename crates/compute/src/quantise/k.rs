@@ -207,8 +207,8 @@ impl Format<32> for Iq4Xs {
             block[..2].copy_from_slice(&half_bytes(d, tile.unit, b * 8));
             let scales = whole::<8>(k, b, 32.0);
             let mut upper = 0u16;
-            for i in 0..8 {
-                upper |= u16::from(scales[i] >> 4) << (2 * i);
+            for (i, scale) in scales.iter().enumerate() {
+                upper |= u16::from(scale >> 4) << (2 * i);
             }
             block[2..4].copy_from_slice(&upper.to_le_bytes());
             for i in 0..4 {

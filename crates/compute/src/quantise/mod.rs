@@ -1,4 +1,22 @@
 //! From f32 values to blocks: the opposite of [`dequant`](crate::dequant), with care for the columns that matter.
+//!
+//! What is made small is `sum w (x - y)^2`, over a block's values `x`, what they decode to `y`, and the importance `w`
+//! of their columns. A block is one run of values with one scale (and offset), or several runs whose scales (and
+//! offsets) are whole numbers under the block's half floats:
+//!
+//! 1. Each run by itself: a grid of scales (and shifts) gives codes, codes give the scale (and offset) by weighted least
+//!    squares, the best pair of both is kept and fitted again (`symmetric`, `affine`).
+//! 2. The block: a grid of half floats, the runs' scales rounded to whole numbers under each, codes chosen anew, and
+//!    the error that is then left decides.
+//! 3. By turns, while the error falls: the half floats by least squares with codes and whole numbers held, then the
+//!    neighbours of each run's whole numbers, codes chosen anew under each.
+//!
+//! Errors are always those under the rounded scales that the block will hold. Sixteen runs are searched side by side,
+//! one in each lane (`lanes`, `tile`), so that no sum crosses lanes but a block's fold.
+//!
+//! Weights are the importance alone, not times `sqrt(mean x^2 + x^2)` as llama.cpp has it: on pico's Q4_K_M, with the
+//! same search, the divergence from the BF16 model is 0.0537 and 0.0547 (llama.cpp's own file: 0.0608), and with Q3_K
+//! experts the two can't be told apart (0.1289 and 0.1287 +- 0.003).
 
 mod affine;
 mod k;

@@ -26,8 +26,8 @@ fn nibbles(codes: &[u8; N], out: &mut [u8]) {
 /// The fifth bits of the codes, then the nibbles.
 fn fifths(codes: &[u8; N], out: &mut [u8]) {
     let mut bits = 0u32;
-    for i in 0..N {
-        bits |= u32::from(codes[i] >> 4) << i;
+    for (i, code) in codes.iter().enumerate() {
+        bits |= u32::from(code >> 4) << i;
     }
     out[..4].copy_from_slice(&bits.to_le_bytes());
     nibbles(codes, &mut out[4..]);

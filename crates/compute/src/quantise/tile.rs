@@ -4,7 +4,7 @@ use super::lanes::{LANES, Lanes, clamp};
 use crate::kernels::{Isa, Loop};
 
 /// Weights below this part of a block's largest count as this much: a run without any has even ones then.
-const WEIGHT_MIN: f32 = 1.0 / 1_048_576.0;
+const WEIGHT_MIN: f32 = 1.0 / (1u64 << 40) as f32;
 /// Smaller blocks are all zero to a half float.
 const UNIT_MIN: f32 = 1.0 / (1u64 << 60) as f32;
 
@@ -110,8 +110,8 @@ fn scale<const N: usize>(runs: &mut [[f32; N]; LANES], by: Lanes) {
 #[inline(always)]
 fn turn<const N: usize>(runs: &[[f32; N]; LANES], out: &mut [Lanes; N]) {
     for (j, out) in out.iter_mut().enumerate() {
-        for lane in 0..LANES {
-            out.0[lane] = runs[lane][j];
+        for (value, run) in out.0.iter_mut().zip(runs) {
+            *value = run[j];
         }
     }
 }
