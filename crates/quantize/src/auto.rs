@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 use forerun_model::QuantType;
 use forerun_storage::{Gguf, TensorInfo};
 
+use crate::Imatrix;
 use crate::error::{AutoError, QuantizeError};
 use crate::lookup::Lookup;
 use crate::plan::{Facts, Permissions, Plan};
 use crate::recipe::{Mixture, Recipe};
-use crate::Imatrix;
 use allocate::Offer;
 use groups::{Group, groups};
 use measure::Loss;
@@ -54,7 +54,14 @@ impl<'a> Auto<'a> {
         let plan = Plan::new(gguf.tensors(), facts, &largest, None, permissions)?;
         let groups = groups(gguf.tensors(), &plan.choices);
         let lookup = Lookup { imatrix, n_experts: facts.n_experts as usize };
-        Ok(Self { gguf, lookup, n_threads, top_k: facts.top_k, losses: Vec::with_capacity(groups.len()), groups })
+        Ok(Self {
+            gguf,
+            lookup,
+            n_threads,
+            top_k: facts.top_k,
+            losses: Vec::with_capacity(groups.len()),
+            groups,
+        })
     }
 
     /// Groups of tensors to measure.
@@ -89,7 +96,8 @@ impl<'a> Auto<'a> {
         let weights = weigh::weights(&self.groups, &self.losses, self.top_k);
         let offers = self.groups.iter().zip(&self.losses).zip(weights);
         let offers = offers.map(|((group, loss), weight)| {
-            let offer = |(&(_, bytes), noise): (&(QuantType, u64), &f64)| Offer { bytes, loss: weight * noise };
+            let offer =
+                |(&(_, bytes), noise): (&(QuantType, u64), &f64)| Offer { bytes, loss: weight * noise };
             group.types.iter().zip(&loss.noise).map(offer).collect()
         });
         Ok(Measured { offers: offers.collect(), groups: self.groups })
@@ -158,7 +166,8 @@ impl Measured {
 
     /// Types with fast kernels where they are small enough, else all.
     fn allocate(&self, budget_bytes: u64) -> Option<Vec<usize>> {
-        let fast: Vec<_> = self.offers.iter().map(|offers| offers[usize::from(offers.len() > 1)..].to_vec()).collect();
+        let fast: Vec<_> =
+            self.offers.iter().map(|offers| offers[usize::from(offers.len() > 1)..].to_vec()).collect();
         match allocate::allocate(&fast, budget_bytes) {
             Some(places) => {
                 let shifts = self.offers.iter().map(|offers| usize::from(offers.len() > 1));

@@ -53,11 +53,7 @@ impl<'a> Lookup<'a> {
     ///
     /// # Errors
     /// As [`Lookup::know`].
-    pub(crate) fn know_counted(
-        self,
-        tensor: &TensorInfo,
-        matrix: usize,
-    ) -> Result<(Known, f32), PlanError> {
+    pub(crate) fn know_counted(self, tensor: &TensorInfo, matrix: usize) -> Result<(Known, f32), PlanError> {
         let names = candidates(tensor, matrix);
         let n_cols = usize::try_from(tensor.dims()[0]).unwrap_or(usize::MAX);
         let Some(entry) = self.find(&names, tensor) else { return Ok((Known::Absent, 0.0)) };

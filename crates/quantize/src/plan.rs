@@ -19,8 +19,8 @@ use crate::Imatrix;
 use crate::error::PlanError;
 use crate::lookup::{Known, Lookup, n_matrices};
 use crate::recipe::Recipe;
-pub(crate) use mixture::{fallback, layer_of};
 use mixture::{Chooser, must_stay};
+pub(crate) use mixture::{fallback, layer_of};
 
 /// What the user allows that costs quality.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,11 @@ impl Facts {
             let value = gguf.metadata.value(&key).and_then(forerun_storage::gguf::Value::integer);
             value.and_then(|value| u32::try_from(value).ok()).ok_or(PlanError::Key { key })
         };
-        Ok(Self { n_layers: number("block_count")?, n_experts: number("expert_count").unwrap_or(0), top_k: number("expert_used_count").unwrap_or(0) })
+        Ok(Self {
+            n_layers: number("block_count")?,
+            n_experts: number("expert_count").unwrap_or(0),
+            top_k: number("expert_used_count").unwrap_or(0),
+        })
     }
 }
 

@@ -62,7 +62,9 @@ pub(super) fn choose(
     let chosen = measured.choose(target_bytes, file_bytes)?;
     if !quiet {
         let (size, loss) = (bytes_text(chosen.file_bytes), chosen.loss);
-        say!("types chosen for {size}; estimated loss {loss:.4}, in units for comparing recipes of one model:");
+        say!(
+            "types chosen for {size}; estimated loss {loss:.4}, in units for comparing recipes of one model:"
+        );
         for recipe in FIXED.iter().filter_map(|name| Recipe::named(name)) {
             let Ok(plan) = plan(&recipe) else { continue };
             let types = plan.types();

@@ -92,9 +92,7 @@ pub(super) fn groups(tensors: &[TensorInfo], choices: &[Choice]) -> Vec<Group> {
 
 /// The types that a tensor may have, each once, and none larger than the source.
 fn types(choice: &Choice) -> Vec<(QuantType, u64)> {
-    let bytes = |quant: QuantType| {
-        choice.n_values / quant.block_len() as u64 * quant.block_bytes() as u64
-    };
+    let bytes = |quant: QuantType| choice.n_values / quant.block_len() as u64 * quant.block_bytes() as u64;
     let mut types: Vec<(QuantType, u64)> = Vec::new();
     let all = [SMALLEST].into_iter().chain(TYPES).map(|quant| fallback(quant, choice.n_cols));
     for quant in all.filter(|quant| bytes(*quant) < bytes(choice.from)).chain([choice.from]) {

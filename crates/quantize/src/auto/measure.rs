@@ -66,8 +66,7 @@ pub(super) fn measure(
     let found: Vec<Vec<f64>> = thread::scope(|scope| {
         let per_thread = work.len().div_ceil(n_threads.max(1)).max(1);
         let of_rows = &of_rows;
-        let parts: Vec<_> =
-            work.chunks(per_thread).map(|rows| scope.spawn(move || of_rows(rows))).collect();
+        let parts: Vec<_> = work.chunks(per_thread).map(|rows| scope.spawn(move || of_rows(rows))).collect();
         parts.into_iter().flat_map(|part| part.join().expect("measuring doesn't panic")).collect()
     });
     let mut sums = vec![0.0; types.len() + 1];
@@ -107,7 +106,8 @@ fn matrices<'a>(
         }
     }
     if found.is_empty() {
-        found = all().map(|(tensor, idx)| Matrix { tensor, idx, count: 1.0, means: vec![1.0; n_cols] }).collect();
+        found =
+            all().map(|(tensor, idx)| Matrix { tensor, idx, count: 1.0, means: vec![1.0; n_cols] }).collect();
     }
     let (of, take) = (found.len(), found.len().min(MATRICES_MAX));
     let mut place = 0;
@@ -155,7 +155,8 @@ impl Scratch {
         let energy = self.values.iter().zip(importance).map(|(w, x2)| square(*w, *x2)).sum();
         let mut found = vec![energy];
         for &quant in types {
-            let n_bytes = quant.row_bytes(self.values.len()).expect("the caller chose types that divide the row");
+            let n_bytes =
+                quant.row_bytes(self.values.len()).expect("the caller chose types that divide the row");
             self.blocks.resize(n_bytes, 0);
             quantise::quantise(quant, &self.values, Some(importance), &mut self.blocks);
             dequant::dequantise(quant, &self.blocks, &mut self.decoded);

@@ -9,7 +9,9 @@ use super::PlanError;
 #[non_exhaustive]
 pub enum AutoError {
     /// Fewer bytes than the smallest file has.
-    #[error("the file can't have {target_bytes} bytes or fewer: with the smallest types it has {smallest_bytes}")]
+    #[error(
+        "the file can't have {target_bytes} bytes or fewer: with the smallest types it has {smallest_bytes}"
+    )]
     Target {
         /// What was asked for.
         target_bytes: u64,

@@ -117,7 +117,12 @@ impl Gguf {
     ///
     /// # Panics
     /// When the tensor has fewer bytes, or is one of another model's.
-    pub fn read_tensor(&self, tensor: &TensorInfo, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), OpenError> {
+    pub fn read_tensor(
+        &self,
+        tensor: &TensorInfo,
+        offset_bytes: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), OpenError> {
         let end = offset_bytes.checked_add(buffer.len() as u64);
         assert!(end.is_some_and(|end| end <= tensor.len_bytes), "bytes of the tensor");
         let file = &self.files.files()[usize::from(tensor.file)];
