@@ -62,12 +62,10 @@ fn a_run_that_was_ended_goes_on() {
     let part = format!("{parted}.forerun-part");
     let mut first = Imatrix::open(Path::new(&parted)).unwrap();
     std::fs::remove_file(&parted).unwrap();
-    let leave = |imatrix: &Imatrix| imatrix.write(Path::new(&part)).unwrap();
     // One of something else isn't gone on with.
-    let source =
-        |source: &str| Some(forerun_quantize::imatrix::Partial { source: source.into(), windows: 2 });
-    first.about.partial = source("another text");
-    leave(&first);
+    let partial = forerun_quantize::imatrix::Partial { source: "another text".into(), windows: 2 };
+    first.about.partial = Some(partial);
+    first.write(Path::new(&part)).unwrap();
     let anew = json(&args(&parted, &["--chunks", "5"], &model, &text));
     assert_eq!((&anew["windows_resumed"], Path::new(&part).exists()), (&0.into(), false));
     assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&parted).unwrap());

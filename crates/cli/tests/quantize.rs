@@ -160,7 +160,8 @@ fn a_source_with_broken_values_is_named_and_leaves_nothing() {
     bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(&source, bytes).unwrap();
     for more in [&[][..], &["--pack"]] {
-        let args = [&["quantize", text(&source), text(&folder.path().join("t.gguf"))], more].concat();
+        let target = folder.path().join("t.gguf");
+        let args = [&["quantize", text(&source), text(&target)], more].concat();
         let (code, words) = failure(&args);
         assert!(
             code == 1 && words.contains("row 5 of matrix 3 of blk.1.ffn_up_exps.weight holds NaN"),
@@ -187,7 +188,9 @@ fn few_bits_and_little_knowledge_keep_a_model_sensible() {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             f64::from(state >> 8) / f64::from(1 << 24) - 0.5
         };
-        (0..6).map(|_| next()).sum::<f64>().powi(2) as f32
+        #[expect(clippy::cast_possible_truncation, reason = "a sum of squares, as f32")]
+        let square = (0..6).map(|_| next()).sum::<f64>().powi(2) as f32;
+        square
     };
     for name in (0..8).flat_map(|l| ["gate", "up", "down"].map(|p| format!("blk.{l}.ffn_{p}_exps.weight"))) {
         let sums = (0..32 * 256).map(|_| square()).collect();
@@ -275,4 +278,43 @@ fn an_interrupted_run_goes_on_with_the_same_recipe_only() {
     let words = String::from_utf8(said.stderr).unwrap();
     assert!(said.status.success() && words.contains("going on after"), "{words}");
     assert_eq!(names(folder.path()), ["t.gguf"]);
+}
+
+#[test]
+fn types_are_chosen_for_a_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = fixture("tiny-a-f32.gguf");
+    let [matrix, les, auto, packed] =
+        ["i.gguf", "les", "auto", "packed"].map(|name| folder.path().join(name));
+    let words = folder.path().join("words.txt");
+    std::fs::write(&words, "the quick brown fox jumps over the lazy dog ".repeat(60)).unwrap();
+    json(&["imatrix", text(&source), text(&words), "-o", text(&matrix), "--ctx", "64", "--json"]);
+    let size =
+        json(&["quantize", text(&source), text(&les), "--recipe", "les", "--json"])["file_bytes"].clone();
+    let wish = ["--recipe", "auto", "--imatrix", text(&matrix), "--json", "--target-bytes"];
+    for (target, more) in [(&auto, None), (&packed, Some("--pack"))] {
+        let bytes = size.as_u64().unwrap() * if more.is_some() { 3 } else { 1 };
+        let bytes = bytes.to_string();
+        let args: Vec<&str> = ["quantize", text(&source), text(target)]
+            .into_iter()
+            .chain(wish)
+            .chain([bytes.as_str()])
+            .chain(more)
+            .collect();
+        let report = json(&args);
+        assert!(report["file_bytes"].as_u64().unwrap() <= bytes.parse().unwrap(), "{report}");
+        assert_eq!(report["recipe"], "auto");
+        assert_eq!(answer(target).as_array().unwrap().len(), 8);
+    }
+    let start = ["quantize", text(&source), "x.gguf", "--recipe"];
+    let small = [&start[..], &["auto", "--imatrix", text(&matrix), "--target-bytes", "9"]].concat();
+    for (args, words) in [
+        (small, "with the smallest types it has"),
+        ([&start[..], &["auto", "--target-bytes", "1GB"]].concat(), "needs --imatrix"),
+        ([&start[..], &["auto", "--imatrix", text(&matrix)]].concat(), "needs --target-bytes"),
+        ([&start[..], &["les", "--target-bytes", "1GB"]].concat(), "goes with --recipe auto"),
+    ] {
+        let (_, found) = failure(&args);
+        assert!(found.contains(words), "{args:?}: {found}");
+    }
 }

@@ -6,8 +6,8 @@ mod support;
 
 use forerun_decode::text::TokenReader;
 use forerun_decode::{
-    BackendChoice, Calibration, Collect, Engine, EngineConfig, InputSums, Inputs, IoChoice, ReadEvent,
-    SlotWish, TextLength,
+    BackendChoice, Calibration, Collect, Engine, EngineConfig, InputSums, Inputs, IoChoice, ModelSource,
+    ReadEvent, SlotWish, TextLength,
 };
 use forerun_model::{LayerId, LayerKind, ModelShape};
 use support::{config, fixture, json};

@@ -8,6 +8,8 @@
 mod allocate;
 mod groups;
 mod measure;
+#[cfg(test)]
+mod tests;
 mod weigh;
 
 use std::collections::BTreeMap;
@@ -78,6 +80,7 @@ impl<'a> Auto<'a> {
     ///
     /// # Errors
     /// [`AutoError`] names what can't be measured.
+    #[expect(clippy::missing_panics_doc, reason = "groups are made of the model's own tensors")]
     pub fn step(&mut self) -> Result<bool, AutoError> {
         let Some(group) = self.groups.get(self.losses.len()) else { return Ok(false) };
         let tensor = |name: &String| self.gguf.tensor(name).expect("groups are made of the model's tensors");
@@ -166,13 +169,11 @@ impl Measured {
 
     /// Types with fast kernels where they are small enough, else all.
     fn allocate(&self, budget_bytes: u64) -> Option<Vec<usize>> {
+        let skips: Vec<usize> = self.groups.iter().map(|group| usize::from(group.starts_slow())).collect();
         let fast: Vec<_> =
-            self.offers.iter().map(|offers| offers[usize::from(offers.len() > 1)..].to_vec()).collect();
+            self.offers.iter().zip(&skips).map(|(offers, &skip)| offers[skip..].to_vec()).collect();
         match allocate::allocate(&fast, budget_bytes) {
-            Some(places) => {
-                let shifts = self.offers.iter().map(|offers| usize::from(offers.len() > 1));
-                Some(places.iter().zip(shifts).map(|(place, shift)| place + shift).collect())
-            }
+            Some(places) => Some(places.iter().zip(&skips).map(|(place, skip)| place + skip).collect()),
             None => allocate::allocate(&self.offers, budget_bytes),
         }
     }

@@ -168,6 +168,7 @@ impl Recipe {
     /// A recipe that comes with the program; `None` when there is none of that name.
     ///
     /// `les` gives the routed experts Q3_K, however a file keeps them, and all else what Q4_K_M gives it.
+    #[expect(clippy::missing_panics_doc, reason = "own patterns are tested")]
     pub fn named(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
         let recipe = match name.as_str() {

@@ -51,6 +51,13 @@ pub(super) struct Group {
     pub(super) types: Vec<(QuantType, u64)>,
 }
 
+impl Group {
+    /// Whether the first type is the slow one, and there are others.
+    pub(super) fn starts_slow(&self) -> bool {
+        self.types.len() > 1 && self.types[0].0 == SMALLEST
+    }
+}
+
 /// The groups of the tensors that may be quantised.
 pub(super) fn groups(tensors: &[TensorInfo], choices: &[Choice]) -> Vec<Group> {
     let is_tied = !tensors.iter().any(|tensor| tensor.name == OUTPUT);

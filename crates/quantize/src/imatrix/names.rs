@@ -35,9 +35,8 @@ mod tests {
     fn check(inputs: Inputs, names: &[&str], expect: &[&str]) {
         let layer = LayerId(2);
         let has = |name: &str| names.iter().any(|short| block(layer, short) == name || *short == name);
-        let expect: Vec<_> =
-            expect.iter().map(|short| if *short == OUTPUT { OUTPUT.to_owned() } else { block(layer, short) });
-        assert_eq!(fed_by(layer, inputs, &has), expect.collect::<Vec<_>>());
+        let full = |short: &&str| if *short == OUTPUT { OUTPUT.to_owned() } else { block(layer, short) };
+        assert_eq!(fed_by(layer, inputs, &has), expect.iter().map(full).collect::<Vec<_>>());
     }
 
     #[test]

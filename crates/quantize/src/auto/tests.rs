@@ -1,0 +1,93 @@
+//! A real small model, measured and fitted to sizes.
+
+use std::path::Path;
+
+use super::groups::Part;
+use super::*;
+use crate::Importance;
+
+/// The model, and an importance matrix that knows the experts, each used as often as its number says.
+fn model() -> (Gguf, Facts, Imatrix) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/pico-q4_k_m.gguf");
+    let gguf = Gguf::open(Path::new(path)).unwrap();
+    let facts = Facts::of(&gguf).unwrap();
+    let mut imatrix = Imatrix::default();
+    for tensor in gguf.tensors().iter().filter(|tensor| tensor.dims().len() > 1) {
+        let n_cols = usize::try_from(tensor.dims()[0]).unwrap();
+        let n = crate::lookup::n_matrices(tensor);
+        let sums = (0..n * n_cols).map(|i| 1.0 + (i % 7) as f32).collect();
+        let counts = (0..n).map(|i| (i + 1) as f32).collect();
+        let name = tensor.name.clone();
+        imatrix.insert(name.clone(), Importance::new(&name, n_cols, sums, counts).unwrap());
+    }
+    (gguf, facts, imatrix)
+}
+
+const PERMISSIONS: Permissions = Permissions { requantise: true, unseen: false };
+
+fn measured(n_threads: usize) -> Measured {
+    let (gguf, facts, imatrix) = model();
+    Auto::new(&gguf, facts, &imatrix, PERMISSIONS, n_threads).unwrap().finish().unwrap()
+}
+
+/// Sizes of tensors, and some bytes a rule for the header.
+fn file_bytes(measured: &Measured) -> impl Fn(&Recipe) -> Result<u64, QuantizeError> + '_ {
+    |recipe| {
+        let types: BTreeMap<_, _> = recipe.rules().iter().map(|rule| (&rule.tensors, rule.quant)).collect();
+        let bytes = |group: &Group| {
+            let quant = types[&globset::escape(&group.tensors[0])];
+            group.types.iter().find(|(known, _)| *known == quant).unwrap().1
+        };
+        Ok(measured.groups.iter().map(bytes).sum::<u64>() + 70 * recipe.rules().len() as u64)
+    }
+}
+
+#[test]
+fn larger_types_lose_less_and_threads_change_nothing() {
+    let one = measured(1);
+    assert_eq!(one.offers, measured(3).offers);
+    assert_eq!(one.groups.iter().filter(|group| group.part == Part::Routed).count(), 24);
+    for (group, offers) in one.groups.iter().zip(&one.offers) {
+        let name = &group.tensors[0];
+        assert!(offers.iter().all(|offer| offer.loss >= 0.0), "{name}: {offers:?}");
+        // What the source has is kept as it is.
+        assert_eq!(offers.last().map(|offer| offer.loss), Some(0.0), "{name}");
+        for pair in offers.windows(2) {
+            assert!(pair[0].bytes < pair[1].bytes && pair[0].loss > pair[1].loss, "{name}: {pair:?}");
+        }
+    }
+    let loss = |name: &str| {
+        let place = one.groups.iter().position(|group| group.tensors[0] == name).unwrap();
+        one.offers[place][0].loss
+    };
+    assert!(loss("blk.1.ssm_out.weight") > 3.0 * loss("blk.1.ssm_alpha.weight"));
+}
+
+#[test]
+fn a_size_is_met_with_less_loss_than_a_fixed_recipe_of_that_size() {
+    let measured = measured(2);
+    let file_bytes = file_bytes(&measured);
+    let largest: u64 = measured.groups.iter().map(|group| group.types.last().unwrap().1).sum();
+    let mut before = f64::INFINITY;
+    for percent in [60, 70, 80, 90, 110] {
+        let target = largest * percent / 100;
+        let chosen = measured.choose(target, &file_bytes).unwrap();
+        assert!(chosen.file_bytes <= target, "{} of {target}", chosen.file_bytes);
+        assert!(chosen.loss < before, "{percent} %: {} after {before}", chosen.loss);
+        before = chosen.loss;
+    }
+    // Q3_K wherever that is possible, against the same bytes spread well.
+    let even = measured.loss_of(|_| Some(QuantType::Q3_K)).unwrap();
+    let places = |group: &Group| group.types.iter().position(|t| t.0 == QuantType::Q3_K).unwrap();
+    let places: Vec<usize> = measured.groups.iter().map(places).collect();
+    let target = file_bytes(&measured.recipe(&places).unwrap()).unwrap();
+    let chosen = measured.choose(target, &file_bytes).unwrap();
+    assert!(chosen.loss < 0.9 * even, "{} against {even}", chosen.loss);
+}
+
+#[test]
+fn a_size_that_is_too_small_is_refused_with_the_smallest() {
+    let measured = measured(2);
+    let error = measured.choose(1_000_000, file_bytes(&measured)).unwrap_err().to_string();
+    assert!(error.contains("can't have 1000000 bytes or fewer: with the smallest types it has 1"), "{error}");
+}
