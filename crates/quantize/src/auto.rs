@@ -3,7 +3,7 @@
 //! For each tensor (a layer's experts of one matrix are one), rows are encoded in every type that it may have, and the error
 //! is weighted by the importance matrix and by how often each expert is used: that is the noise which a type adds to
 //! the tensor's output, as a share of the output. What such noise does to the model's answer is estimated from where it
-//! enters ([`weigh`]); bytes then go where they save most ([`allocate`]).
+//! enters (`weigh`); bytes then go where they save most (`allocate`).
 
 mod allocate;
 mod groups;
