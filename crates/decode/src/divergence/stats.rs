@@ -126,11 +126,15 @@ impl Spread {
 }
 
 /// The 97.5th percentile of Student's t: the expansion around the normal's by Cornish and Fisher (Abramowitz and Stegun,
-/// 26.7.5), but for the two degrees of freedom where it is far off.
+/// 26.7.5), but for the few degrees of freedom where it is off.
 fn student_t(df: f64) -> f64 {
     const Z: f64 = 1.959_963_985;
-    if df < 3.0 {
-        return if df < 2.0 { 12.706_205 } else { 4.302_653 };
+    if df < 4.0 {
+        return match df {
+            ..2.0 => 12.706_205,
+            ..3.0 => 4.302_653,
+            _ => 3.182_446,
+        };
     }
     let (z2, inverse) = (Z * Z, 1.0 / df);
     let terms = [

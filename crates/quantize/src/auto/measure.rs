@@ -155,6 +155,11 @@ impl Scratch {
         let energy = self.values.iter().zip(importance).map(|(w, x2)| square(*w, *x2)).sum();
         let mut found = vec![energy];
         for &quant in types {
+            if quant == from {
+                // Copied, byte for byte.
+                found.push(0.0);
+                continue;
+            }
             let n_bytes =
                 quant.row_bytes(self.values.len()).expect("the caller chose types that divide the row");
             self.blocks.resize(n_bytes, 0);
