@@ -198,6 +198,10 @@ impl<'a> Runner<'a> {
 
     fn small(&mut self, way: &Way, depth: usize) -> Option<Rate> {
         let read_bytes = SMALL_BYTES.min(self.read_bytes / 4) / PLACE_ALIGN_BYTES * PLACE_ALIGN_BYTES;
+        // Reads of the smallest experts can't be much shorter.
+        if read_bytes == 0 {
+            return None;
+        }
         let rates = (0..ROUNDS).filter_map(|round| {
             let share = self.places.n_left() / (ROUNDS - round);
             let sample = self.sample(way, depth, read_bytes, share).ok().flatten()?;

@@ -107,12 +107,16 @@ impl Rig {
     }
 
     fn run(&self, n_places: u64) -> Found {
-        let place_bytes = RECORD_BYTES as u64;
+        self.run_of(n_places, RECORD_BYTES)
+    }
+
+    fn run_of(&self, n_places: u64, record_bytes: usize) -> Found {
+        let place_bytes = record_bytes as u64;
         let places = Places::of_lens([n_places * place_bytes].into_iter(), place_bytes, 3);
-        let arena = Arena::new(8, RECORD_BYTES).unwrap();
+        let arena = Arena::new(8, record_bytes).unwrap();
         let slots = (0..8).map(|slot| arena.try_write(SlotIdx(slot)).unwrap()).collect();
         let clock: &dyn Clock = &*self.clock;
-        Runner::new(clock, clock.now() + DEADLINE, places, slots, RECORD_BYTES).run(&self.ways)
+        Runner::new(clock, clock.now() + DEADLINE, places, slots, record_bytes).run(&self.ways)
     }
 }
 
@@ -183,6 +187,20 @@ fn a_small_file_is_read_once_at_most() {
         if n_places == 0 {
             assert_eq!(found.choice.bytes_per_second, None);
             assert!(found.missing[0].reason.contains("nothing left to read"));
+        }
+    }
+}
+
+/// Experts of a page or three leave nothing shorter to compare with.
+#[test]
+fn the_smallest_records_are_measured_whole() {
+    for pages in [1, 3, 4] {
+        let fast = model(10, 1000 * MB);
+        for rig in [Rig::new().way(Method::Pread, fast), Rig::new().cached(fast, 1)] {
+            let found = rig.run_of(1_000_000, pages * 4096);
+            assert!(found.choice.bytes_per_second.is_some(), "{pages} pages");
+            let small = found.small.map(|small| small.read_bytes);
+            assert_eq!(small, (pages == 4).then_some(4096), "{pages} pages");
         }
     }
 }
