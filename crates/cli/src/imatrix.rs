@@ -36,6 +36,9 @@ pub(crate) fn imatrix(args: &ImatrixArgs) -> Result<Outcome, Box<dyn Error>> {
     if !args.force && fs::symlink_metadata(out).is_ok() {
         return Err(CalibrateError::Exists { path: out.display().to_string() }.into());
     }
+    if out.is_dir() {
+        return Err(CalibrateError::Folder { path: out.display().to_string() }.into());
+    }
     let mut text = open(path)?;
     let mut model = args.model.clone();
     model.model = model.model.or_else(|| args.file.clone());
@@ -56,7 +59,7 @@ pub(crate) fn imatrix(args: &ImatrixArgs) -> Result<Outcome, Box<dyn Error>> {
     let length = counted.map_err(|source| TextError::of(path, source))?;
     let length = length.at_most(args.chunks.unwrap_or(u64::MAX));
     let part = Part::new(out, source, window, (collect, literals));
-    let n_earlier = part.resume(&engine, length.n_windows, quiet)?;
+    let n_earlier = part.resume(&engine, length.n_windows, (args.force, quiet))?;
     if !warm_up(&engine, quiet, &interrupt) {
         return Ok(Outcome::Interrupted);
     }
@@ -75,7 +78,11 @@ pub(crate) fn imatrix(args: &ImatrixArgs) -> Result<Outcome, Box<dyn Error>> {
         }
         return Ok(Outcome::Interrupted);
     }
-    part.publish(reading.engine(), n_windows, args.force)?;
+    if let Err(error) = part.publish(reading.engine(), n_windows, args.force) {
+        // What was read is worth more than a second error.
+        let _ = part.save(reading.engine(), n_windows);
+        return Err(error.into());
+    }
     let sizes = report::Sizes { ctx: window, windows: n_windows, windows_resumed: n_earlier };
     Report::new(reading.engine(), &part, sizes).print(args, &reading.telemetry())?;
     Ok(Outcome::Done)
@@ -140,10 +147,20 @@ impl Run<'_> {
 enum CalibrateError {
     #[error("{path} exists; --force replaces it")]
     Exists { path: String },
+    #[error("{path} is a folder; name the file to write")]
+    Folder { path: String },
+    #[error(
+        "{path} holds windows of another text, model or window, or more of them than are wanted; --force replaces it"
+    )]
+    Other { path: String },
+    #[error(
+        "{path} is in the way, and no importance matrix under way: remove it, or name another file to write"
+    )]
+    NoPart { path: String, source: Box<ImatrixError> },
     #[error("can't read {path}")]
     Read { path: String, source: io::Error },
     #[error("can't remove {path}, whose windows are in the whole file now")]
     Remove { path: String, source: io::Error },
-    #[error("can't write {path}; what was read up to here is lost")]
+    #[error("can't write {path}; the same command goes on from what was saved last, if anything was")]
     Write { path: String, source: Box<ImatrixError> },
 }

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::thread;
 
+use forerun_quantize::keys::REPLACED_KEYS;
 use forerun_quantize::{
     Encoder, Facts, Imatrix, NamedImatrix, Permissions, Plan, QuantizeError, Recipe, keys,
 };
@@ -58,16 +59,19 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<Outcome, Box<dyn Error>> {
     let plan = Plan::new(source.tensors(), facts, &recipe, imatrix.as_ref(), permissions)
         .map_err(QuantizeError::from)?;
     let report = Report::new(&plan, &recipe);
-    if args.dry_run {
-        return dry_run(args, &report);
-    }
     let n_threads = args.threads.map_or_else(cores, usize::from);
     let encoder = Encoder::new(&plan, facts, imatrix.as_ref(), n_threads);
     let recoding = Recoding {
         experts: experts(args),
         keys: keys(&plan, &recipe, named(args.imatrix.as_deref(), imatrix.as_ref())),
+        drops: &REPLACED_KEYS,
         recode: &encoder,
     };
+    if args.dry_run {
+        // Refuses what the copy would refuse.
+        repack::recoded_bytes(&source, &args.target, &recoding)?;
+        return dry_run(args, &report);
+    }
     let talk = &args.copy.talk;
     let mut settings = copying::settings(&args.copy);
     settings.checkpoint_bytes = settings.checkpoint_bytes.min(CHECKPOINT_BYTES);

@@ -66,7 +66,9 @@ fn a_run_that_was_ended_goes_on() {
     let partial = forerun_quantize::imatrix::Partial { source: "another text".into(), windows: 2 };
     first.about.partial = Some(partial);
     first.write(Path::new(&part)).unwrap();
-    let anew = json(&args(&parted, &["--chunks", "5"], &model, &text));
+    let (code, said) = failure(&args(&parted, &["--chunks", "5"], &model, &text));
+    assert!(code == 1 && said.contains("--force replaces it") && Path::new(&part).exists(), "{said}");
+    let anew = json(&args(&parted, &["--chunks", "5", "--force"], &model, &text));
     assert_eq!((&anew["windows_resumed"], Path::new(&part).exists()), (&0.into(), false));
     assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&parted).unwrap());
     let (code, said) = failure(&args(&parted, &["--chunks", "5"], &model, &text));

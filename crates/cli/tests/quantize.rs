@@ -9,7 +9,7 @@ use std::path::Path;
 use forerun_model::QuantType;
 use forerun_quantize::{Imatrix, Importance};
 use forerun_storage::Gguf;
-use forerun_storage::gguf::{Array, Value};
+use forerun_storage::gguf::{Array, Dims, HeaderWriter, TensorSpec, Value};
 use support::shards::Copy;
 use support::{failure, fixture, forerun, json, output};
 
@@ -87,7 +87,41 @@ fn packed_split_and_plain_copies_hold_the_same() {
     assert!(std::fs::read(&joined).unwrap() == std::fs::read(&plain).unwrap());
     let (code, words) = failure(&["quantize", text(&packed), text(&folder.path().join("x")), "--requantize"]);
     assert!(code == 1 && words.contains("forerun unpack"), "{words}");
+    let dry = failure(&["quantize", text(&packed), "x", "--requantize", "--dry-run"]).1;
+    assert!(dry.contains("forerun unpack"), "a dry run refuses what the run does: {dry}");
+    let same = failure(&["quantize", text(&source), text(&source), "--dry-run"]).1;
+    assert!(same.contains("source"), "{same}");
     assert_eq!(names(folder.path()), ["back", "joined", "packed", "parts", "plain"]);
+}
+
+/// The model at `source` with one more tensor of half floats, all zero.
+fn with_stray(source: &Path, name: &str, target: &Path) {
+    let gguf = Gguf::open(source).unwrap();
+    let mut specs: Vec<TensorSpec> = gguf.tensors().iter().map(TensorSpec::from).collect();
+    let dims = Dims::new(&[32, 1]).unwrap();
+    specs.push(TensorSpec { name: name.to_owned(), quant: QuantType::F16, dims });
+    let header = HeaderWriter::new(gguf.metadata.entries().to_vec(), specs).unwrap();
+    let mut bytes = Vec::new();
+    header.write(&mut bytes).unwrap();
+    bytes.resize(usize::try_from(header.file_bytes()).unwrap(), 0);
+    for (idx, tensor) in gguf.tensors().iter().enumerate() {
+        let at = usize::try_from(header.offset_bytes(idx)).unwrap();
+        let len = usize::try_from(tensor.len_bytes).unwrap();
+        gguf.read_tensor(tensor, 0, &mut bytes[at..at + len]).unwrap();
+    }
+    std::fs::write(target, bytes).unwrap();
+}
+
+/// A tensor of one expert beside stacked ones belongs to nobody.
+#[test]
+fn a_stray_expert_is_not_taken_for_one_of_the_stack() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = fixture("tiny-a-f32.gguf");
+    let [stray, packed, plain] = ["stray", "packed", "plain"].map(|name| folder.path().join(name));
+    with_stray(&source, "blk.0.ffn_up.3.weight", &stray);
+    json(&["quantize", text(&stray), text(&packed), "--recipe", "les", "--pack", "--json"]);
+    json(&["quantize", text(&source), text(&plain), "--recipe", "les", "--json"]);
+    assert_eq!(answer(&packed), answer(&plain));
 }
 
 #[test]
@@ -304,8 +338,22 @@ fn types_are_chosen_for_a_size() {
         let report = json(&args);
         assert!(report["file_bytes"].as_u64().unwrap() <= bytes.parse().unwrap(), "{report}");
         assert_eq!(report["recipe"], "auto");
+        // The type with the most bytes, not that of the mixture which no tensor got.
+        let most = &report["types"][0]["type"];
+        let quant = QuantType::all().find(|quant| *most == quant.name()).unwrap();
+        let number = forerun_quantize::Mixture::All(quant).file_type();
+        let gguf = Gguf::open(target).unwrap();
+        assert_eq!(gguf.metadata.value("general.file_type"), Some(&Value::U32(number)), "{most}");
+        assert!(gguf.metadata.value("quantize.imatrix.file").is_some());
         assert_eq!(answer(target).as_array().unwrap().len(), 8);
     }
+    // What made the source says nothing of a copy that was made without it.
+    let again = folder.path().join("again");
+    json(&["quantize", text(&auto), text(&again), "--recipe", "q8_0", "--requantize", "--json"]);
+    let gguf = Gguf::open(&again).unwrap();
+    let keys: Vec<_> = gguf.metadata.entries().iter().map(|entry| entry.0.as_str()).collect();
+    let stale = ["quantize.imatrix.file", "forerun.quantize.imatrix", "forerun.quantize.fallbacks"];
+    assert!(stale.iter().all(|key| !keys.contains(key)), "{keys:?}");
     let start = ["quantize", text(&source), "x.gguf", "--recipe"];
     let small = [&start[..], &["auto", "--imatrix", text(&matrix), "--target-bytes", "9"]].concat();
     for (args, words) in [

@@ -1,7 +1,7 @@
 //! How large the inputs of every matrix are: sums of squares per column, added up while steps run.
 //!
 //! A sum is f32, and takes a column's squares in the order of the tokens, one after the other; nothing else has a say, so
-//! that steps, threads, slots and a pause in between change no bit. Inputs that several matrices share are kept once.
+//! that steps, threads, slots and a pause in between change no bit (a pause: up to 2^24 tokens a matrix, which a file counts exactly). Inputs that several matrices share are kept once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -54,7 +54,7 @@ impl<'a> Auto<'a> {
     ) -> Result<Self, QuantizeError> {
         let largest = Recipe::exact("auto", BASE, &BTreeMap::new())?;
         let plan = Plan::new(gguf.tensors(), facts, &largest, None, permissions)?;
-        let groups = groups(gguf.tensors(), &plan.choices);
+        let groups = groups(gguf.tensors(), &plan.choices)?;
         let lookup = Lookup { imatrix, n_experts: facts.n_experts as usize };
         Ok(Self {
             gguf,
@@ -125,7 +125,7 @@ pub struct Chosen {
     pub loss: f64,
 }
 
-/// What no rule of a choice names stays as it is, so this is never asked.
+/// What no rule of a choice names stays as it is, so no tensor gets a type by this.
 const BASE: Mixture = Mixture::All(QuantType::Q8_0);
 
 impl Measured {

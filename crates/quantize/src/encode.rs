@@ -18,6 +18,8 @@ use crate::plan::{Facts, Plan};
 const TAKE_VALUES: usize = 1 << 16;
 /// The largest number of a half float, as which most types keep their scales.
 const HALF_MAX: f32 = 65504.0;
+/// The largest number of BF16; larger ones round to infinity.
+const BF16_MAX: f32 = f32::from_bits(0x7F7F_0000);
 
 /// Encodes what a plan chose. Each row is encoded by itself, so threads change no byte.
 pub struct Encoder<'a> {
@@ -116,7 +118,11 @@ impl Take<'_> {
         let n_cols = self.rows.n_cols();
         let Rows { tensor, matrix, first_row, to, bytes, out } = self.rows;
         values.resize(n_cols, 0.0);
-        let max = if matches!(to, QuantType::F32 | QuantType::BF16) { f32::MAX } else { HALF_MAX };
+        let max = match to {
+            QuantType::F32 => f32::MAX,
+            QuantType::BF16 => BF16_MAX,
+            _ => HALF_MAX,
+        };
         let sources = bytes.chunks_exact(row_bytes(tensor.quant, n_cols));
         for (i, (row, out)) in sources.zip(out.chunks_exact_mut(row_bytes(to, n_cols))).enumerate() {
             dequant::dequantise(tensor.quant, row, values);

@@ -74,11 +74,11 @@ impl Importance {
     /// When there is no such matrix.
     pub fn mean_squares(&self, matrix: usize) -> Option<Vec<f32>> {
         let (count, sums) = (self.counts[matrix], self.sums(matrix));
-        let is_known = count > 0.0
-            && count.is_finite()
-            && sums.iter().all(|sum| sum.is_finite() && *sum >= 0.0)
-            && sums.iter().any(|sum| *sum > 0.0);
-        is_known.then(|| sums.iter().map(|sum| sum / count).collect())
+        let is_known = count > 0.0 && count.is_finite() && sums.iter().all(|sum| *sum >= 0.0);
+        let means: Vec<f32> = sums.iter().map(|sum| sum / count).collect();
+        // A quotient may pass all bounds where its parts don't.
+        let is_usable = means.iter().all(|mean| mean.is_finite()) && means.iter().any(|mean| *mean > 0.0);
+        (is_known && is_usable).then_some(means)
     }
 
     /// The same for a tensor of `n_matrices` matrices: an entry that counts all of them as one, as the older form does, is

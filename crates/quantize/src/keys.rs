@@ -1,17 +1,22 @@
 //! What a quantised file's header says of how it was made: llama.cpp's own keys, and ours.
 
+use std::collections::BTreeMap;
+
 use forerun_model::QuantType;
 use forerun_storage::gguf::{Array, Value};
 use sha2::{Digest, Sha256};
 
 use crate::Imatrix;
 use crate::plan::{Choice, Plan};
-use crate::recipe::Recipe;
+use crate::recipe::{Mixture, Recipe};
 
 /// Raised when the same values are encoded to other bytes than before, so that no file is made of both.
 const ENCODERS: u32 = 1;
 /// Longest text that llama.cpp's quantiser writes for a key.
 const TEXT_BYTES_MAX: usize = 127;
+
+/// Beginnings of keys that say how a file was quantised: a copy has its own, or none.
+pub const REPLACED_KEYS: [&str; 2] = ["quantize.imatrix.", "forerun.quantize."];
 
 /// An importance matrix, and the name of its file.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +33,7 @@ pub fn keys(plan: &Plan, recipe: &Recipe, imatrix: Option<NamedImatrix<'_>>) -> 
     let mut add = |key: &str, value: Value| keys.push((key.to_owned(), value));
     let cut = |text: &str| Value::Text(text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned());
     add("general.quantization_version", Value::U32(2));
-    add("general.file_type", Value::U32(recipe.base().file_type()));
+    add("general.file_type", Value::U32(file_type(plan, recipe)));
     if let Some(NamedImatrix { file, imatrix }) = imatrix {
         add("quantize.imatrix.file", cut(file));
         if let Some(dataset) = imatrix.about.datasets.first() {
@@ -48,6 +53,21 @@ pub fn keys(plan: &Plan, recipe: &Recipe, imatrix: Option<NamedImatrix<'_>>) -> 
         add("forerun.quantize.fallbacks", Value::Array(Array::Text(fallbacks)));
     }
     keys
+}
+
+/// What stands in `general.file_type`: the mixture's number, but where rules overrule one type for all, that of the type
+/// with the most bytes.
+fn file_type(plan: &Plan, recipe: &Recipe) -> u32 {
+    let base = recipe.base();
+    if !matches!(base, Mixture::All(_)) || recipe.rules().is_empty() {
+        return base.file_type();
+    }
+    let mut bytes: BTreeMap<u32, (u64, QuantType)> = BTreeMap::new();
+    for choice in &plan.choices {
+        bytes.entry(choice.to.id()).or_insert((0, choice.to)).0 += choice.bytes()[1];
+    }
+    let most = bytes.into_values().max_by_key(|(bytes, _)| *bytes);
+    most.map_or(base, |(_, quant)| Mixture::All(quant)).file_type()
 }
 
 /// A fallback in words.

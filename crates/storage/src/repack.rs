@@ -116,8 +116,9 @@ pub fn recode<'a>(
 /// Bytes that the file has which [`recode`] writes. Nothing is read but headers, and nothing written.
 ///
 /// # Errors
-/// As [`recode`]'s, but for those of the target.
+/// As [`recode`], but for what is wrong with the target's place.
 pub fn recoded_bytes(source: &Gguf, target: &Path, recoding: &Recoding<'_>) -> Result<u64, PackError> {
+    check_apart(source, target)?;
     let (_, recipe) = plan(source, target, &Settings::default(), Direction::Recode(recoding))?;
     Ok(recipe.header.file_bytes())
 }

@@ -11,8 +11,8 @@ use forerun_decode::text::Literals;
 use forerun_decode::{Collect, Engine, Inputs, ModelSource};
 use forerun_model::LayerId;
 use forerun_quantize::imatrix::{About, Entry, Partial, Reader, fed_by, write};
-use forerun_storage::Gguf;
 use forerun_storage::repack::Existing;
+use forerun_storage::{Gguf, OpenError};
 use sha2::{Digest, Sha256};
 
 use super::CalibrateError;
@@ -61,27 +61,23 @@ fn hash_text(text: &mut File) -> io::Result<String> {
     }
 }
 
-/// Names, types, axes and places of all tensors, and the bytes of the small ones: norms differ between any two models that
-/// were trained.
-fn hash_model(gguf: &Gguf) -> Result<String, CalibrateError> {
-    const SMALL_BYTES: u64 = 1 << 16;
+/// The header's keys, names, types, axes and places of all tensors, and the first and last bytes of each: a model that was
+/// trained further differs there, in norms or in matrices.
+fn hash_model(gguf: &Gguf) -> Result<String, OpenError> {
+    const END_BYTES: u64 = 4096;
     let mut hasher = Sha256::new();
+    for (key, value) in gguf.metadata.entries() {
+        hasher.update(format!("{key} {value:?}\n"));
+    }
     for tensor in gguf.tensors() {
-        hasher.update(format!(
-            "{} {} {:?} {}\n",
-            tensor.name,
-            tensor.quant,
-            tensor.dims(),
-            tensor.offset_bytes
-        ));
-        if tensor.dims().len() > 1 || tensor.len_bytes > SMALL_BYTES {
-            continue;
+        let place = (tensor.file, tensor.offset_bytes);
+        hasher.update(format!("{} {} {:?} {place:?}\n", tensor.name, tensor.quant, tensor.dims()));
+        let end_bytes = END_BYTES.min(tensor.len_bytes);
+        let mut bytes = vec![0; usize::try_from(end_bytes).unwrap_or(0)];
+        for start in [0, tensor.len_bytes - end_bytes] {
+            gguf.read_tensor(tensor, start, &mut bytes)?;
+            hasher.update(&bytes);
         }
-        let file = &gguf.files().files()[usize::from(tensor.file)];
-        let mut bytes = vec![0; usize::try_from(tensor.len_bytes).unwrap_or(0)];
-        file.read_exact_at(&mut bytes, tensor.offset_bytes)
-            .map_err(|source| CalibrateError::Read { path: file.path.display().to_string(), source })?;
-        hasher.update(&bytes);
     }
     Ok(hex(&hasher.finalize()))
 }
@@ -136,18 +132,25 @@ impl Part {
     }
 
     /// Puts into the engine's sums what an earlier run of the same command left, and says how many windows that was.
-    pub(super) fn resume(&self, engine: &Engine, n_windows: u64, quiet: bool) -> Result<u64, Box<dyn Error>> {
+    /// What is of something else, or has more windows than are wanted, is left alone, unless it may be replaced.
+    pub(super) fn resume(
+        &self,
+        engine: &Engine,
+        n_windows: u64,
+        (force, quiet): (bool, bool),
+    ) -> Result<u64, Box<dyn Error>> {
         if !self.path.is_file() {
             return Ok(0);
         }
-        let reader = Reader::open(&self.path)?;
+        let reader = Reader::open(&self.path).map_err(|source| CalibrateError::NoPart {
+            path: self.path().to_string(),
+            source: Box::new(source),
+        })?;
         let earlier = reader.about().partial.as_ref();
         let earlier = earlier.filter(|part| part.source == self.line && part.windows <= n_windows);
         let (Some(earlier), true) = (earlier, self.fits(engine, &reader)?) else {
-            if !quiet {
-                say!("{} is of another text, model or window, or of more of it; it is replaced", self.path());
-            }
-            return Ok(0);
+            let path = self.path().to_string();
+            return if force { Ok(0) } else { Err(CalibrateError::Other { path }.into()) };
         };
         let mut sums = engine.input_sums().expect("the engine was told to collect");
         for (layer, inputs, sums) in sums.iter_mut() {

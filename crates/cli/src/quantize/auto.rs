@@ -4,6 +4,7 @@ use std::error::Error;
 
 use forerun_decode::bytes_text;
 use forerun_model::QuantType;
+use forerun_quantize::keys::REPLACED_KEYS;
 use forerun_quantize::{Auto, Encoder, Facts, Imatrix, Permissions, Plan, QuantizeError, Recipe, keys};
 use forerun_storage::Gguf;
 use forerun_storage::repack::{self, Recoding};
@@ -56,7 +57,7 @@ pub(super) fn choose(
         let plan = plan(recipe).map_err(QuantizeError::from)?;
         let encoder = Encoder::new(&plan, facts, Some(imatrix), 1);
         let keys = keys(&plan, recipe, named(args.imatrix.as_deref(), Some(imatrix)));
-        let recoding = Recoding { experts: experts(args), keys, recode: &encoder };
+        let recoding = Recoding { experts: experts(args), keys, drops: &REPLACED_KEYS, recode: &encoder };
         Ok(repack::recoded_bytes(source, &args.target, &recoding)?)
     };
     let chosen = measured.choose(target_bytes, file_bytes)?;

@@ -7,6 +7,7 @@ use forerun_model::names::{OUTPUT, TOKEN_EMBD};
 use forerun_storage::TensorInfo;
 use forerun_storage::expert_name::{ExpertTensor, Holds};
 
+use crate::error::AutoError;
 use crate::plan::{Choice, Reason, fallback, layer_of};
 
 /// Types that have fast kernels, the smallest first.
@@ -59,9 +60,13 @@ impl Group {
 }
 
 /// The groups of the tensors that may be quantised.
-pub(super) fn groups(tensors: &[TensorInfo], choices: &[Choice]) -> Vec<Group> {
+///
+/// # Errors
+/// [`AutoError::Unlike`] for experts of a layer whose matrices differ in type or size.
+pub(super) fn groups(tensors: &[TensorInfo], choices: &[Choice]) -> Result<Vec<Group>, AutoError> {
     let is_tied = !tensors.iter().any(|tensor| tensor.name == OUTPUT);
-    let mut places: BTreeMap<(u32, u8), usize> = BTreeMap::new();
+    // The group of a layer's part, and its first tensor.
+    let mut places: BTreeMap<(u32, u8), (usize, &TensorInfo)> = BTreeMap::new();
     let mut groups: Vec<Group> = Vec::new();
     for (tensor, choice) in tensors.iter().zip(choices) {
         if matches!(choice.reason, Reason::Kept(_)) {
@@ -76,13 +81,18 @@ pub(super) fn groups(tensors: &[TensorInfo], choices: &[Choice]) -> Vec<Group> {
             _ => None,
         };
         let place = shared.and_then(|key| places.get(&key).copied());
-        if let Some(group) = place.map(|place| &mut groups[place]) {
+        if let Some((place, first)) = place {
+            let group = &mut groups[place];
+            if (tensor.quant, tensor.dims()) != (first.quant, first.dims()) {
+                let (tensor, other) = (tensor.name.clone(), first.name.clone());
+                return Err(AutoError::Unlike { tensor, other });
+            }
             group.tensors.push(tensor.name.clone());
             group.types.iter_mut().zip(&types).for_each(|(sum, (_, bytes))| sum.1 += bytes);
             continue;
         }
         if let Some(key) = shared {
-            places.insert(key, groups.len());
+            places.insert(key, (groups.len(), tensor));
         }
         groups.push(Group {
             tensors: vec![tensor.name.clone()],
@@ -94,7 +104,7 @@ pub(super) fn groups(tensors: &[TensorInfo], choices: &[Choice]) -> Vec<Group> {
             types,
         });
     }
-    groups
+    Ok(groups)
 }
 
 /// The types that a tensor may have, each once, and none larger than the source.

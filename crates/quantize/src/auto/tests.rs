@@ -78,6 +78,33 @@ fn sizes_are_met_and_more_bytes_lose_less() {
     }
 }
 
+/// Files that no reader takes: one tensor an expert, of unlike sizes.
+#[test]
+fn experts_of_unlike_sizes_are_named() {
+    let (gguf, _, _) = model();
+    let one = |expert: u16, n_rows: u64| TensorInfo {
+        name: forerun_model::names::block_expert(forerun_model::LayerId(0), "ffn_up", expert.into()),
+        quant: QuantType::F16,
+        dims: forerun_storage::gguf::Dims::new(&[256, n_rows]).unwrap(),
+        ..gguf.tensors()[0].clone()
+    };
+    let facts = Facts { n_layers: 1, n_experts: 2, top_k: 1 };
+    let choices = |tensors: &[TensorInfo]| {
+        let recipe = Recipe::named("q8_0").unwrap();
+        Plan::new(tensors, facts, &recipe, None, PERMISSIONS).unwrap().choices
+    };
+    for (n_rows, is_right) in [(8, true), (7, false)] {
+        let tensors = [one(0, 8), one(1, n_rows)];
+        let found = groups(&tensors, &choices(&tensors));
+        match found {
+            Ok(found) => assert!(is_right && found.len() == 1, "{found:?}"),
+            Err(error) => {
+                assert!(!is_right && error.to_string().contains("ffn_up.1.weight has another"), "{error}")
+            }
+        }
+    }
+}
+
 #[test]
 fn a_size_that_is_too_small_is_refused_with_the_smallest() {
     let measured = measured(2);

@@ -82,7 +82,13 @@ fn each_expert_has_its_own_importance_and_an_unseen_one_none() {
 
 #[test]
 fn values_that_no_type_holds_are_named() {
-    for (bad, quant) in [(f32::NAN, "Q4_K"), (f32::NEG_INFINITY, "BF16"), (70_000.0, "Q6_K"), (1e30, "F16")] {
+    for (bad, quant) in [
+        (f32::NAN, "Q4_K"),
+        (f32::NEG_INFINITY, "BF16"),
+        (f32::MAX, "BF16"),
+        (70_000.0, "Q6_K"),
+        (1e30, "F16"),
+    ] {
         let mut values = values(1);
         (values[13 * 256 + 7], values[20 * 256]) = (bad, bad);
         for n_threads in [1, 4] {

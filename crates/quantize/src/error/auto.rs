@@ -18,6 +18,16 @@ pub enum AutoError {
         /// The size with the smallest types.
         smallest_bytes: u64,
     },
+    /// Experts that no reader takes for those of one layer.
+    #[error(
+        "{tensor} has another type or size than {other}: the experts of a layer share both, part by part"
+    )]
+    Unlike {
+        /// The tensor of an expert.
+        tensor: String,
+        /// That of the first.
+        other: String,
+    },
     /// Weights that are no numbers.
     #[error("{tensor} holds values that are no numbers, so its error can't be measured")]
     Values {

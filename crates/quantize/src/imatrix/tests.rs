@@ -72,6 +72,10 @@ fn unseen_experts_and_numbers_that_are_none_have_no_mean() {
     let known: Vec<usize> = (0..6).filter(|&i| x.mean_squares(i).is_some()).collect();
     assert_eq!(known, [3]);
     assert_eq!(x.mean_squares(3), Some(vec![1.0, 2.0]));
+    for (sum, count) in [(1e10, 1e-30), (1e-30, 1e38)] {
+        let passes_bounds = Importance::new("y", 1, vec![sum], vec![count]).unwrap();
+        assert_eq!(passes_bounds.mean_squares(0), None, "{sum} over {count}");
+    }
 }
 
 #[test]

@@ -61,19 +61,44 @@ impl Source<'_> {
 /// name.
 pub(super) fn expert_tensor(gguf: &Gguf, catalog: &Catalog, tensor: &TensorInfo) -> Option<ExpertTensor> {
     let found = ExpertTensor::parse(&tensor.name).filter(|t| t.layer.idx() < catalog.n_layers())?;
-    let has = |name: String| gguf.tensor(&name).is_some();
-    let name = |part: &str| forerun_model::names::block(found.layer, part);
-    let is_packed = packed::is_packed(&gguf.metadata);
-    let is_fused = !is_packed && has(name("ffn_gate_up_exps"));
-    let is_apart =
-        !is_packed && !is_fused && has(forerun_model::names::block_expert(found.layer, "ffn_gate", 0));
+    let form = Form::of(gguf, found.layer);
     let used = match found.holds {
-        Holds::Packed => is_packed,
-        Holds::GateUp => is_fused,
-        Holds::Stacked(part) => !is_packed && !is_apart && (!is_fused || part == 2),
-        Holds::One { expert, .. } => is_apart && usize::from(expert) < catalog.n_experts(),
+        Holds::Packed => form == Form::Packed,
+        Holds::GateUp => form == Form::Fused,
+        Holds::Stacked(part) => form == Form::Stacked || (form == Form::Fused && part == 2),
+        Holds::One { expert, .. } => form == Form::Apart && usize::from(expert) < catalog.n_experts(),
     };
     used.then_some(found)
+}
+
+/// How a file keeps the experts of a layer; asked in the order in which the catalog does, so that a stray tensor of
+/// another form is never taken for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A record each.
+    Packed,
+    /// Gate and up of all in one tensor, down in another.
+    Fused,
+    /// A tensor for each part of each.
+    Apart,
+    /// A tensor for each part of all.
+    Stacked,
+}
+
+impl Form {
+    /// The form of `layer` in `gguf`.
+    pub(super) fn of(gguf: &Gguf, layer: LayerId) -> Self {
+        let has = |name: String| gguf.tensor(&name).is_some();
+        if packed::is_packed(&gguf.metadata) {
+            Self::Packed
+        } else if has(forerun_model::names::block(layer, "ffn_gate_up_exps")) {
+            Self::Fused
+        } else if has(forerun_model::names::block_expert(layer, "ffn_gate", 0)) {
+            Self::Apart
+        } else {
+            Self::Stacked
+        }
+    }
 }
 
 /// What packing `source` writes. `sums` are the source's own name, size and hash.

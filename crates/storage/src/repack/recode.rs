@@ -4,9 +4,10 @@
 
 use std::error::Error;
 
-use forerun_model::{ExpertKey, LayerId, QuantType, names};
+use forerun_model::{ExpertKey, QuantType, names};
 
 use super::plan::{Copy, Plan, Recoded, RowCopy, RowsFrom, Step};
+use super::recipe::Form;
 use crate::expert_name::PARTS;
 use crate::gguf::Value;
 use crate::{Gguf, TensorInfo};
@@ -69,6 +70,8 @@ pub struct Recoding<'a> {
     /// Keys that are set, or added behind the source's. What decides the target's bytes must be among them: a later
     /// run goes on with an earlier one's part when all keys and types are alike.
     pub keys: Vec<(String, Value)>,
+    /// Beginnings of keys that the source's don't pass under: what they say is true of the source only.
+    pub drops: &'a [&'a str],
     /// Says which types, and makes the rows.
     pub recode: &'a dyn Recode,
 }
@@ -164,24 +167,17 @@ fn origin(gguf: &Gguf, rows: RowsFrom) -> (&TensorInfo, usize, usize) {
     }
 }
 
-/// Where a part of an expert lies, looked for in the order in which the catalog does.
+/// Where a part of an expert lies.
 fn part_origin(gguf: &Gguf, key: ExpertKey, part: usize) -> (&TensorInfo, usize, usize) {
     let ExpertKey { layer, expert } = key;
-    if part < 2
-        && let Some(tensor) = fused(gguf, layer)
-    {
-        let half = usize_of(tensor.dims()[1] / 2);
-        return (tensor, expert.idx(), part * half);
-    }
-    match gguf.tensor(&names::block_expert(layer, PARTS[part], expert.idx())) {
-        Some(tensor) if fused(gguf, layer).is_none() => (tensor, 0, 0),
-        _ => {
-            let name = names::block(layer, &format!("{}_exps", PARTS[part]));
-            (gguf.tensor(&name).expect("the catalog found its experts"), expert.idx(), 0)
+    let find = |name: String| gguf.tensor(&name).expect("the catalog found its experts");
+    match Form::of(gguf, layer) {
+        Form::Fused if part < 2 => {
+            let tensor = find(names::block(layer, "ffn_gate_up_exps"));
+            let half = usize_of(tensor.dims()[1] / 2);
+            (tensor, expert.idx(), part * half)
         }
+        Form::Apart => (find(names::block_expert(layer, PARTS[part], expert.idx())), 0, 0),
+        _ => (find(names::block(layer, &format!("{}_exps", PARTS[part]))), expert.idx(), 0),
     }
-}
-
-fn fused(gguf: &Gguf, layer: LayerId) -> Option<&TensorInfo> {
-    gguf.tensor(&names::block(layer, "ffn_gate_up_exps"))
 }

@@ -72,6 +72,7 @@ impl Source<'_> {
     /// Sets the keys that come with other types.
     pub(super) fn set_keys(&self, entries: &mut Vec<(String, Value)>) {
         if let Some(recoding) = self.recoding {
+            entries.retain(|entry| !recoding.drops.iter().any(|start| entry.0.starts_with(start)));
             set_keys(entries, &recoding.keys);
         }
     }

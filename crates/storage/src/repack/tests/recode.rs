@@ -72,7 +72,7 @@ fn copy(
 ) -> Result<u64, PackError> {
     let (source, halves) = (model(), Halves { refused });
     let keys = vec![("general.file_type".to_owned(), Value::U32(32)), ("x.y".to_owned(), Value::U8(1))];
-    let recoding = Recoding { experts, keys, recode: &halves };
+    let recoding = Recoding { experts, keys, drops: &[], recode: &halves };
     let settings = Settings { step_bytes, checkpoint_bytes: 60_000, ..Settings::default() };
     run(&source, disk, Direction::Recode(&recoding), &settings)
 }
@@ -111,7 +111,7 @@ fn a_packed_copy_unpacks_to_the_plain_one() {
     run(&packed, &disk, Direction::Unpack, &settings()).unwrap();
     assert!(disk.lock().published.take().unwrap() == whole(Experts::AsSource));
     let halves = Halves::default();
-    let recoding = Recoding { experts: Experts::Packed, keys: Vec::new(), recode: &halves };
+    let recoding = Recoding { experts: Experts::Packed, keys: Vec::new(), drops: &[], recode: &halves };
     let error = run(&packed, &disk, Direction::Recode(&recoding), &settings()).unwrap_err();
     assert!(matches!(error, PackError::PackedSource { .. }), "{error}");
 }
