@@ -14,6 +14,7 @@ pub mod dequant;
 pub mod error;
 pub mod kernels;
 pub mod kv_cache;
+pub mod moments;
 pub mod ops;
 pub mod products;
 pub mod quantise;

@@ -2,11 +2,15 @@
 //!
 //! A sum is f32, and takes a column's squares in the order of the tokens, one after the other; nothing else has a say, so
 //! that steps, threads, slots and a pause in between change no bit (a pause: up to 2^24 tokens a matrix, which a file counts exactly). Inputs that several matrices share are kept once.
+//!
+//! Of inputs that all tokens share, the products of every two columns of a block of 256 are added up as well
+//! ([`moments`]), in the same way; for each routed expert they would be too many.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forerun_compute::activation::{Activations, Rows};
-use forerun_compute::{InputTap, Inputs, TapPoint};
+use forerun_compute::kernels::Isa;
+use forerun_compute::{InputTap, Inputs, TapPoint, moments};
 use forerun_model::{LayerId, LayerKind, ModelShape};
 
 /// Whose inputs are added up.
@@ -27,12 +31,19 @@ pub struct Sums {
     sums: Vec<f32>,
     /// Tokens that each matrix saw.
     counts: Vec<u32>,
+    /// Second moments of the only matrix; none where there are several.
+    moments: Vec<f32>,
 }
 
 impl Sums {
     fn new(size: Size) -> Self {
         let Size { n_matrices, n_cols } = size;
-        Self { n_cols, sums: vec![0.0; n_matrices * n_cols], counts: vec![0; n_matrices] }
+        Self {
+            n_cols,
+            sums: vec![0.0; n_matrices * n_cols],
+            counts: vec![0; n_matrices],
+            moments: vec![0.0; size.n_moments()],
+        }
     }
 
     /// Sums of squares, `[n_matrices, n_cols]`.
@@ -45,18 +56,29 @@ impl Sums {
         &self.counts
     }
 
+    /// Sums of the [second moments](moments) of inputs that all tokens share; empty elsewhere.
+    pub fn moments(&self) -> &[f32] {
+        &self.moments
+    }
+
     /// Goes on from what an earlier run had; `false` when that is of other sizes.
-    pub fn restore(&mut self, sums: &[f32], counts: &[u32]) -> bool {
-        let fits = sums.len() == self.sums.len() && counts.len() == self.counts.len();
+    pub fn restore(&mut self, sums: &[f32], counts: &[u32], moments: &[f32]) -> bool {
+        let fits = sums.len() == self.sums.len()
+            && counts.len() == self.counts.len()
+            && moments.len() == self.moments.len();
         if fits {
             self.sums.copy_from_slice(sums);
             self.counts.copy_from_slice(counts);
+            self.moments.copy_from_slice(moments);
         }
         fits
     }
 
-    fn add(&mut self, matrix: usize, x: &Activations, rows: Rows<'_>) {
+    fn add(&mut self, matrix: usize, x: &Activations, rows: Rows<'_>, isa: Isa) {
         let n = rows.len(x.n_rows());
+        if !self.moments.is_empty() {
+            moments::add(isa, x, rows, &mut self.moments);
+        }
         let sums = &mut self.sums[matrix * self.n_cols..(matrix + 1) * self.n_cols];
         for i in 0..n {
             for (sum, value) in sums.iter_mut().zip(x.values(rows.get(i))) {
@@ -72,6 +94,17 @@ impl Sums {
 struct Size {
     n_matrices: usize,
     n_cols: usize,
+}
+
+impl Size {
+    fn n_moments(self) -> usize {
+        if self.n_matrices == 1 { moments::len(self.n_cols) } else { 0 }
+    }
+
+    /// Bytes of [`Sums`].
+    fn bytes(self) -> usize {
+        4 * (self.n_matrices * (self.n_cols + 1) + self.n_moments())
+    }
 }
 
 /// The places of a layer, in the order of [`Inputs`].
@@ -115,6 +148,8 @@ pub struct InputSums {
     places: Vec<(LayerId, Inputs, Sums)>,
     /// First of each layer in `places`.
     first: Vec<usize>,
+    /// Runs the loops.
+    isa: Isa,
 }
 
 impl InputSums {
@@ -123,15 +158,13 @@ impl InputSums {
         let places: Vec<_> =
             places(shape, collect).map(|(layer, inputs, size)| (layer, inputs, Sums::new(size))).collect();
         let first = shape.layer_ids().map(|layer| places.partition_point(|place| place.0 < layer)).collect();
-        Self { places, first }
+        Self { places, first, isa: Isa::detect() }
     }
 
     /// Bytes that [`Self::new`] allocates.
     pub fn bytes(shape: &ModelShape, collect: Collect) -> u64 {
         let entry = size_of::<(LayerId, Inputs, Sums)>();
-        places(shape, collect)
-            .map(|(_, _, size)| (4 * size.n_matrices * (size.n_cols + 1) + entry) as u64)
-            .sum()
+        places(shape, collect).map(|(_, _, size)| (size.bytes() + entry) as u64).sum()
     }
 
     /// What was seen, by layer and place.
@@ -148,7 +181,7 @@ impl InputSums {
         let of_layer = &mut self.places[self.first[point.layer.idx()]..];
         let place = of_layer.iter_mut().find(|place| place.1 == point.inputs);
         let (_, _, sums) = place.expect("the stack and the sums are of one shape");
-        sums.add(point.matrix, x, rows);
+        sums.add(point.matrix, x, rows, self.isa);
     }
 }
 

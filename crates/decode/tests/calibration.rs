@@ -22,13 +22,15 @@ fn heldout() -> String {
     std::fs::read_to_string(fixture("heldout.txt")).unwrap()
 }
 
-/// One place: its sums' bits, and its counts.
-type Place = (LayerId, Inputs, Vec<u32>, Vec<u32>);
+/// One place: its sums' bits, its counts, and the bits of its moments.
+type Place = (LayerId, Inputs, Vec<u32>, Vec<u32>, Vec<u32>);
 
 fn places(sums: &InputSums) -> Vec<Place> {
     let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
     sums.iter()
-        .map(|(layer, inputs, sums)| (layer, inputs, bits(sums.sums()), sums.counts().to_vec()))
+        .map(|(layer, inputs, sums)| {
+            (layer, inputs, bits(sums.sums()), sums.counts().to_vec(), bits(sums.moments()))
+        })
         .collect()
 }
 
@@ -82,8 +84,9 @@ fn a_pause_changes_nothing() {
     for ((_, _, to), (_, _, from)) in
         second.input_sums().unwrap().iter_mut().zip(first.input_sums().unwrap().iter())
     {
-        assert!(!to.restore(&from.sums()[1..], from.counts()), "sums of another size");
-        assert!(to.restore(from.sums(), from.counts()));
+        assert!(!to.restore(&from.sums()[1..], from.counts(), from.moments()), "sums of another size");
+        assert!(!to.restore(from.sums(), from.counts(), &[1.0]), "moments of another size");
+        assert!(to.restore(from.sums(), from.counts(), from.moments()));
     }
     let (found, _) = read(&mut second, text, 3, u64::MAX);
     assert!(found == want);
@@ -97,13 +100,22 @@ fn every_token_counts_once_and_top_k_times_among_experts() {
     let (found, _) = read(&mut engine, &heldout()[..1200], 0, 3);
     let (n_layers, top_k) = (engine.shape().n_layers(), engine.shape().moe.top_k);
     assert_eq!(found.len(), 6 * n_layers + 1);
-    for (layer, inputs, _, counts) in &found {
+    for (layer, inputs, sums, counts, moments) in &found {
         let factor = if matches!(inputs, Inputs::Experts | Inputs::ExpertsDown) { top_k } else { 1 };
         let n: u32 = counts.iter().sum();
         assert_eq!(n as usize, 3 * 64 * factor, "{layer:?} {inputs:?}");
+        if factor > 1 {
+            assert!(moments.is_empty(), "{layer:?} {inputs:?}");
+            continue;
+        }
+        let values: Vec<f32> = moments.iter().map(|bits| f32::from_bits(*bits)).collect();
+        let squares = forerun_compute::moments::squares(sums.len(), &values);
+        let squares: Vec<u32> = squares.iter().map(|square| square.to_bits()).collect();
+        assert!(squares == *sums, "{layer:?} {inputs:?}: the moments' diagonal is the sums of squares");
     }
     assert_eq!(engine.plan().sums, InputSums::bytes(engine.shape(), Collect::LayersAndHead));
-    let n: usize = found.iter().map(|(_, _, sums, counts)| 4 * (sums.len() + counts.len())).sum();
+    let lens = found.iter().map(|place| place.2.len() + place.3.len() + place.4.len());
+    let n = 4 * lens.sum::<usize>();
     assert!((n as u64..n as u64 * 11 / 10).contains(&engine.plan().sums), "{n}");
     assert!(Engine::open(&EngineConfig { collects: None, ..config }).unwrap().input_sums().is_none());
 }

@@ -1,9 +1,10 @@
 //! Rows of one type, made into rows of another, with care for what matters, on several threads.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
+use forerun_compute::quantise::{Carry, Feedback};
 use forerun_compute::{dequant, quantise};
 use forerun_model::QuantType;
 use forerun_storage::TensorInfo;
@@ -16,6 +17,8 @@ use crate::plan::{Facts, Plan};
 
 /// Values that a thread takes at once: enough that taking them costs nothing.
 const TAKE_VALUES: usize = 1 << 16;
+/// Rows that a thread takes are a multiple of these, as many as are encoded side by side.
+const TAKE_ROWS: usize = 16;
 /// The largest number of a half float, as which most types keep their scales.
 const HALF_MAX: f32 = 65504.0;
 /// The largest number of BF16; larger ones round to infinity.
@@ -26,23 +29,57 @@ pub struct Encoder<'a> {
     types: HashMap<&'a str, QuantType>,
     lookup: Option<Lookup<'a>>,
     n_threads: usize,
+    /// What was factored last, by the entry that it is of: a layer's experts come one after the other.
+    last: Mutex<Option<(&'a str, Shared)>>,
+}
+
+/// `None` where moments can't be factored.
+type Shared = Option<Arc<Feedback>>;
+
+/// What is known of the inputs of some rows.
+#[derive(Default)]
+struct Inputs {
+    /// How much each column counts.
+    importance: Option<Vec<f32>>,
+    feedback: Shared,
+}
+
+impl Inputs {
+    fn carry(&self) -> Option<Carry<'_>> {
+        Some(self.feedback.as_ref()?.of(self.importance.as_ref()?))
+    }
 }
 
 impl<'a> Encoder<'a> {
     /// An encoder of `plan`, which was made with the same importance matrix.
     pub fn new(plan: &'a Plan, facts: Facts, imatrix: Option<&'a Imatrix>, n_threads: usize) -> Self {
         let lookup = imatrix.map(|imatrix| Lookup { imatrix, n_experts: facts.n_experts as usize });
-        Self { types: plan.types(), lookup, n_threads: n_threads.max(1) }
+        Self { types: plan.types(), lookup, n_threads: n_threads.max(1), last: Mutex::new(None) }
     }
 
-    /// How much each column counts; `None` when nothing is known of the tensor. A matrix that no token reached is
-    /// encoded as if all of its columns mattered alike.
-    fn importance(&self, rows: &Rows<'_>) -> Option<Vec<f32>> {
-        match self.lookup?.know(rows.tensor, rows.matrix) {
-            Ok(Known::Seen(means)) => Some(means),
-            Ok(Known::Unseen) => Some(vec![1.0; rows.n_cols()]),
-            Ok(Known::Absent) | Err(_) => None,
+    /// Nothing where nothing is known of the tensor. A matrix that no token reached is encoded as if all of its columns
+    /// mattered alike.
+    fn inputs(&self, rows: &Rows<'_>) -> Inputs {
+        let Some(lookup) = self.lookup else { return Inputs::default() };
+        match lookup.know(rows.tensor, rows.matrix) {
+            Ok(Known::Seen(means)) => {
+                Inputs { importance: Some(means), feedback: self.feedback(lookup, rows.tensor) }
+            }
+            Ok(Known::Unseen) => Inputs { importance: Some(vec![1.0; rows.n_cols()]), feedback: None },
+            Ok(Known::Absent) | Err(_) => Inputs::default(),
         }
+    }
+
+    fn feedback(&self, lookup: Lookup<'a>, tensor: &TensorInfo) -> Shared {
+        let (name, moments) = lookup.moments(tensor)?;
+        let mut last = self.last.lock().expect("nobody panics with it");
+        if let Some((_, known)) = last.as_ref().filter(|known| known.0 == name) {
+            return known.clone();
+        }
+        let n_cols = usize::try_from(tensor.dims()[0]).ok()?;
+        let new = Feedback::new(n_cols, moments).map(Arc::new);
+        *last = Some((name, new.clone()));
+        new
     }
 }
 
@@ -52,10 +89,11 @@ impl Recode for Encoder<'_> {
     }
 
     fn recode(&self, rows: Vec<Rows<'_>>) -> Result<(), RecodeError> {
-        let importance: Vec<_> = rows.iter().map(|rows| self.importance(rows)).collect();
+        let inputs: Vec<_> = rows.iter().map(|rows| self.inputs(rows)).collect();
+        let carries: Vec<_> = inputs.iter().map(Inputs::carry).collect();
         let mut takes = Vec::new();
-        for (rows, importance) in rows.into_iter().zip(&importance) {
-            cut(rows, importance.as_deref(), &mut takes);
+        for ((rows, inputs), carry) in rows.into_iter().zip(&inputs).zip(&carries) {
+            cut(rows, (inputs.importance.as_deref(), carry.as_ref()), &mut takes);
         }
         let n_threads = self.n_threads.min(takes.len());
         let queue = Mutex::new(takes.into_iter().enumerate());
@@ -90,20 +128,25 @@ impl Recode for Encoder<'_> {
 struct Take<'r> {
     rows: Rows<'r>,
     importance: Option<&'r [f32]>,
+    carry: Option<&'r Carry<'r>>,
 }
 
 /// Parts `rows` into such as one thread takes.
-fn cut<'r>(rows: Rows<'r>, importance: Option<&'r [f32]>, takes: &mut Vec<Take<'r>>) {
+fn cut<'r>(
+    rows: Rows<'r>,
+    (importance, carry): (Option<&'r [f32]>, Option<&'r Carry<'r>>),
+    takes: &mut Vec<Take<'r>>,
+) {
     let Rows { tensor, matrix, mut first_row, to, mut bytes, mut out } = rows;
     let n_cols = usize::try_from(tensor.dims()[0]).expect("a row that was read fits memory");
     let (from_row, to_row) = (row_bytes(tensor.quant, n_cols), row_bytes(to, n_cols));
-    let per_take = (TAKE_VALUES / n_cols).max(1);
+    let per_take = (TAKE_VALUES / n_cols).max(1).next_multiple_of(TAKE_ROWS);
     while !bytes.is_empty() {
         let n = per_take.min(bytes.len() / from_row);
         let (piece, next_bytes) = bytes.split_at(n * from_row);
         let (piece_out, next_out) = out.split_at_mut(n * to_row);
         let rows = Rows { tensor, matrix, first_row, to, bytes: piece, out: piece_out };
-        takes.push(Take { rows, importance });
+        takes.push(Take { rows, importance, carry });
         (bytes, out, first_row) = (next_bytes, next_out, first_row + n);
     }
 }
@@ -113,27 +156,39 @@ fn row_bytes(quant: QuantType, n_cols: usize) -> usize {
 }
 
 impl Take<'_> {
-    /// Encodes row by row; `values` is scratch.
+    /// Encodes row by row, or several side by side; `values` is scratch.
     fn encode(self, values: &mut Vec<f32>) -> Result<(), EncodeError> {
         let n_cols = self.rows.n_cols();
         let Rows { tensor, matrix, first_row, to, bytes, out } = self.rows;
-        values.resize(n_cols, 0.0);
+        let at_once = if self.carry.is_some() { TAKE_ROWS } else { 1 };
+        values.resize(n_cols * at_once, 0.0);
         let max = match to {
             QuantType::F32 => f32::MAX,
             QuantType::BF16 => BF16_MAX,
             _ => HALF_MAX,
         };
-        let sources = bytes.chunks_exact(row_bytes(tensor.quant, n_cols));
-        for (i, (row, out)) in sources.zip(out.chunks_exact_mut(row_bytes(to, n_cols))).enumerate() {
-            dequant::dequantise(tensor.quant, row, values);
-            // Not a number compares as false. Without an early exit, so that many are looked at together.
-            let is_good = |value: &f32| value.abs() <= max;
-            if !values.iter().fold(true, |all, value| all & is_good(value)) {
-                let value = values.iter().copied().find(|value| !is_good(value)).unwrap_or(f32::NAN);
-                let (tensor, row) = (tensor.name.clone(), first_row + i);
-                return Err(EncodeError::Value { tensor, matrix, row, value, quant: to, max });
+        let (from_row, to_row) = (row_bytes(tensor.quant, n_cols), row_bytes(to, n_cols));
+        let sources = bytes.chunks(at_once * from_row);
+        for (i, (rows, out)) in sources.zip(out.chunks_mut(at_once * to_row)).enumerate() {
+            let values = &mut values[..rows.len() / from_row * n_cols];
+            for (j, (row, values)) in
+                rows.chunks_exact(from_row).zip(values.chunks_exact_mut(n_cols)).enumerate()
+            {
+                dequant::dequantise(tensor.quant, row, values);
+                // Not a number compares as false. Without an early exit, so that many are looked at together.
+                let is_good = |value: &f32| value.abs() <= max;
+                if !values.iter().fold(true, |all, value| all & is_good(value)) {
+                    let value = values.iter().copied().find(|value| !is_good(value)).unwrap_or(f32::NAN);
+                    let (tensor, row) = (tensor.name.clone(), first_row + i * at_once + j);
+                    return Err(EncodeError::Value { tensor, matrix, row, value, quant: to, max });
+                }
             }
-            quantise::quantise(to, values, self.importance, out);
+            match (self.importance, self.carry) {
+                (Some(importance), Some(carry)) => {
+                    quantise::quantise_rows(to, values, importance, carry, out);
+                }
+                (importance, _) => quantise::quantise(to, values, importance, out),
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ mod imatrix;
 mod recipe;
 
 pub use auto::AutoError;
-pub use imatrix::ImatrixError;
+pub use imatrix::{ImatrixError, MomentsProblem};
 pub use recipe::{EncodeError, PlanError, RecipeError};
 
 /// Why a file isn't made.

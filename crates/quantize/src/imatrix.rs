@@ -3,6 +3,9 @@
 //! The idea, the names and the two file forms are llama.cpp's (`llama-imatrix`): for each matrix, the sum over a text's
 //! tokens of the squared activations of each column, and how many tokens that were. An expert counts the tokens that were
 //! routed to it.
+//!
+//! Ours besides: the [second moments](forerun_compute::moments) of inputs that all tokens share, under the first of the
+//! tensors that multiply them. Other programs pass over them.
 
 mod dat;
 mod names;
@@ -11,8 +14,11 @@ mod write;
 
 use std::collections::BTreeMap;
 
+use forerun_compute::moments;
+
 use crate::ImatrixError;
-pub use names::fed_by;
+use crate::error::MomentsProblem;
+pub use names::{fed_by, sharing};
 pub use read::Reader;
 pub use write::{Entry, write};
 
@@ -25,6 +31,8 @@ pub struct Importance {
     sums: Vec<f32>,
     /// Tokens that were seen by each matrix; whole numbers, but for files that other programs wrote.
     counts: Vec<f32>,
+    /// Sums of second moments of the only matrix; empty where there are none.
+    moments: Vec<f32>,
 }
 
 impl Importance {
@@ -37,7 +45,38 @@ impl Importance {
             let (name, n_sums, n_matrices) = (name.to_owned(), sums.len(), counts.len());
             return Err(ImatrixError::Size { name, n_sums, n_matrices, n_cols });
         }
-        Ok(Self { n_cols, sums, counts })
+        Ok(Self { n_cols, sums, counts, moments: Vec::new() })
+    }
+
+    /// The same with sums of the second moments of its only matrix, as [`forerun_compute::moments`] lays them out; none
+    /// where `moments` is empty.
+    ///
+    /// # Errors
+    /// [`ImatrixError::Moments`] names the tensor `name` for moments of another length, and for numbers that no sum of
+    /// products can be.
+    pub fn with_moments(mut self, name: &str, moments: Vec<f32>) -> Result<Self, ImatrixError> {
+        let expected = if self.n_matrices() == 1 { moments::len(self.n_cols) } else { 0 };
+        let wrong = |problem| Err(ImatrixError::Moments { name: name.to_owned(), problem });
+        if moments.is_empty() {
+            return Ok(self);
+        }
+        if moments.len() != expected {
+            return wrong(MomentsProblem::Length { found: moments.len(), expected });
+        }
+        if let Some(place) = moments.iter().position(|value| !value.is_finite()) {
+            return wrong(MomentsProblem::Value { place, value: moments[place] });
+        }
+        let squares = moments::squares(self.n_cols, &moments);
+        if let Some(col) = squares.iter().position(|square| *square < 0.0) {
+            return wrong(MomentsProblem::Square { col, value: squares[col] });
+        }
+        self.moments = moments;
+        Ok(self)
+    }
+
+    /// Sums of the second moments of the only matrix; empty where none are known.
+    pub fn moments(&self) -> &[f32] {
+        &self.moments
     }
 
     /// Columns of each matrix.
@@ -93,6 +132,7 @@ impl Importance {
             n_cols: self.n_cols / n_matrices,
             counts: vec![self.counts[0]; n_matrices],
             sums: self.sums,
+            moments: Vec::new(),
         })
     }
 }
@@ -131,6 +171,11 @@ impl Imatrix {
     /// What was seen of the tensor `name`.
     pub fn get(&self, name: &str) -> Option<&Importance> {
         self.entries.get(name)
+    }
+
+    /// The same, with the name as it is kept here.
+    pub(crate) fn entry(&self, name: &str) -> Option<(&str, &Importance)> {
+        self.entries.get_key_value(name).map(|(name, importance)| (name.as_str(), importance))
     }
 
     /// Adds a tensor, or replaces what was known of it.

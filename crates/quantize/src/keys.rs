@@ -11,7 +11,7 @@ use crate::plan::{Choice, Plan};
 use crate::recipe::{Mixture, Recipe};
 
 /// Raised when the same values are encoded to other bytes than before, so that no file is made of both.
-const ENCODERS: u32 = 1;
+const ENCODERS: u32 = 2;
 /// Longest text that llama.cpp's quantiser writes for a key.
 const TEXT_BYTES_MAX: usize = 127;
 
@@ -77,7 +77,7 @@ pub fn fallback_text(choice: &Choice) -> String {
     format!("{tensor}: {to} for {wanted}, whose blocks of {block_len} don't divide rows of {n_cols}")
 }
 
-/// Of all names, sums and counts.
+/// Of all names, sums, counts and moments.
 fn hash(imatrix: &Imatrix) -> String {
     let mut hash = Sha256::new();
     for (name, importance) in imatrix.iter() {
@@ -89,6 +89,7 @@ fn hash(imatrix: &Imatrix) -> String {
             hash.update(importance.count(matrix).to_le_bytes());
             importance.sums(matrix).iter().for_each(|sum| hash.update(sum.to_le_bytes()));
         }
+        importance.moments().iter().for_each(|sum| hash.update(sum.to_le_bytes()));
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

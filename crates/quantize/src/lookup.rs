@@ -8,6 +8,7 @@ use forerun_storage::TensorInfo;
 use forerun_storage::expert_name::{ExpertTensor, Holds, PARTS};
 
 use crate::error::PlanError;
+use crate::imatrix::sharing;
 use crate::{Imatrix, Importance};
 
 /// An importance matrix, asked about a model's tensors.
@@ -83,6 +84,17 @@ impl<'a> Lookup<'a> {
         let one = Importance::new(&tensor.name, n_cols, sums.to_vec(), vec![count]);
         let means = one.ok().and_then(|one| one.mean_squares(0));
         Ok((means.map_or(Known::Unseen, Known::Seen), count))
+    }
+
+    /// Second moments of the inputs of `tensor`, and the entry that has them; `None` when no entry has any of as many
+    /// columns.
+    pub(crate) fn moments(self, tensor: &TensorInfo) -> Option<(&'a str, &'a [f32])> {
+        let n_cols = usize::try_from(tensor.dims()[0]).ok()?;
+        sharing(&tensor.name).iter().find_map(|name| {
+            let (name, importance) = self.imatrix.entry(name)?;
+            let is_right = importance.n_cols() == n_cols && !importance.moments().is_empty();
+            is_right.then(|| (name, importance.moments()))
+        })
     }
 
     fn find(self, names: &[(String, Place)], tensor: &TensorInfo) -> Option<Entry<'a>> {

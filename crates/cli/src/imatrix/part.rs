@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use forerun_decode::text::Literals;
@@ -164,7 +165,7 @@ impl Part {
                 reason = "counts that we wrote"
             )]
             let counts: Vec<u32> = (0..n).map(|i| found.count(i) as u32).collect();
-            sums.restore(&values, &counts);
+            sums.restore(&values, &counts, found.moments());
         }
         if !quiet {
             say!("going on after {} of {n_windows} windows, which are in {}", earlier.windows, self.path());
@@ -178,8 +179,10 @@ impl Part {
         for (layer, inputs, sums) in sums.iter() {
             let Some(name) = self.names(layer, inputs).into_iter().next() else { continue };
             let found = reader.get(&name)?;
-            let size = found.map(|found| (found.n_matrices(), found.n_matrices() * found.n_cols()));
-            if size != Some((sums.counts().len(), sums.sums().len())) {
+            let size = found.map(|found| {
+                (found.n_matrices(), found.n_matrices() * found.n_cols(), found.moments().len())
+            });
+            if size != Some((sums.counts().len(), sums.sums().len(), sums.moments().len())) {
                 return Ok(false);
             }
         }
@@ -222,12 +225,13 @@ impl Part {
         for (layer, inputs, sums) in sums.iter() {
             #[expect(clippy::cast_precision_loss, reason = "exact up to 2^24 tokens, as the format has them")]
             let counts: Vec<f32> = sums.counts().iter().map(|count| *count as f32).collect();
-            seen.extend(
-                self.names(layer, inputs).into_iter().map(|name| (name, sums.sums(), counts.clone())),
-            );
+            // Moments are many, so they stand under the first name only.
+            let moments = [sums.moments()].into_iter().chain(iter::repeat(&[][..]));
+            let named = self.names(layer, inputs).into_iter().zip(moments);
+            seen.extend(named.map(|(name, moments)| (name, sums.sums(), counts.clone(), moments)));
         }
         seen.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        let entries = seen.iter().map(|(name, sums, counts)| Entry { name, sums, counts });
+        let entries = seen.iter().map(|(name, sums, counts, moments)| Entry { name, sums, counts, moments });
         let entries: Vec<_> = entries.collect();
         write(path, existing, &about, &entries).map_err(|source| CalibrateError::Write {
             path: path.display().to_string(),

@@ -9,7 +9,8 @@
 //! and `e`, codes chosen anew under each; then by turns `d` and `e` by least squares over the block, and the
 //! neighbours of every pair of `k` and `m`, while the error falls.
 
-use super::lanes::{LANES, Lanes, byte, clamp, round};
+use super::lanes::Lanes;
+use super::line::Line;
 use super::symmetric::Grid;
 use super::tile::Tile;
 use crate::kernels::Loop;
@@ -20,36 +21,6 @@ const FITS: u16 = 2;
 const TURNS: usize = 4;
 /// Part of a sum of squares below which a difference from it is rounding.
 const SPREAD_MIN: f32 = 1.0 / 1_048_576.0;
-
-/// How a run's values follow from its codes.
-#[derive(Clone, Copy)]
-pub(super) struct Line {
-    pub(super) scale: Lanes,
-    pub(super) offset: Lanes,
-}
-
-impl Line {
-    /// `self` where `a > b`, else `other`.
-    #[inline(always)]
-    fn where_greater(self, a: Lanes, b: Lanes, other: Self) -> Self {
-        Self {
-            scale: self.scale.where_greater(a, b, other.scale),
-            offset: self.offset.where_greater(a, b, other.offset),
-        }
-    }
-
-    #[inline(always)]
-    fn to_halves(self, unit: Lanes) -> Self {
-        Self { scale: self.scale.to_half(unit), offset: self.offset.to_half(unit) }
-    }
-
-    /// What values are to be multiplied with, and what is to be added then, for codes that are not yet rounded.
-    #[inline(always)]
-    fn codes(self) -> (Lanes, Lanes) {
-        let inverse = self.scale.inverse();
-        (inverse, -self.offset * inverse)
-    }
-}
 
 /// What to try.
 pub(super) struct Search {
@@ -119,7 +90,7 @@ impl Sums {
 /// The error of every run under `line`, with the best codes for it.
 #[inline(always)]
 fn error<const N: usize>(tile: &Tile<N>, line: Line, high: f32) -> Lanes {
-    let (inverse, shift) = line.codes();
+    let (inverse, shift) = line.levels();
     let mut sum = Lanes::ZERO;
     for (x, w) in tile.x.iter().zip(&tile.w) {
         let q = (*x * inverse + shift).clamp(0.0, high).round();
@@ -146,7 +117,7 @@ fn best_lines<const N: usize>(tile: &Tile<N>, search: &Search) -> Line {
             let middle = (search.high - span) / 2.0 + search.shifts.at(i % search.shifts.n);
             (inverse, Lanes::splat(middle) - low * inverse)
         } else {
-            best.codes()
+            best.levels()
         };
         let (line, gain) = Sums { ..fixed }.at(tile, inverse, shift, search.high).fit(search.offset_max);
         best = line.where_greater(gain, gained, best);
@@ -227,7 +198,7 @@ impl<const N: usize> Loop for Runs<'_, N, BestHalves> {
         let mut best = best_lines(tile, search).to_halves(tile.unit);
         let mut least = error(tile, best, search.high);
         for _ in 0..FITS {
-            let (inverse, shift) = best.codes();
+            let (inverse, shift) = best.levels();
             let sums = Sums::of(tile).at(tile, inverse, shift, search.high);
             let fitted = sums.fit(search.offset_max).0.to_halves(tile.unit);
             let left = error(tile, fitted, search.high);
@@ -246,7 +217,7 @@ impl<const N: usize> Loop for Runs<'_, N, BestMin> {
 
     #[inline(always)]
     fn run(self) -> Lanes {
-        let (inverse, shift) = self.step.0.codes();
+        let (inverse, shift) = self.step.0.levels();
         let sums = Sums::of(self.tile).at(self.tile, inverse, shift, self.search.high);
         ((self.step.0.scale * sums.q - sums.x) / sums.w).max(Lanes::ZERO)
     }
@@ -272,7 +243,7 @@ impl<const N: usize> Loop for Runs<'_, N, Held> {
 
     #[inline(always)]
     fn run(self) -> Sums {
-        let (inverse, shift) = self.step.0.codes();
+        let (inverse, shift) = self.step.0.levels();
         Sums::of(self.tile).at(self.tile, inverse, shift, self.search.high)
     }
 }
@@ -304,34 +275,9 @@ impl<const N: usize> Loop for Runs<'_, N, Neighbours> {
     }
 }
 
-/// Codes of every run under its line.
-struct Codes(Line);
-
-impl<const N: usize> Loop for Runs<'_, N, Codes> {
-    type Output = [[u8; N]; LANES];
-
-    #[inline(always)]
-    fn run(self) -> [[u8; N]; LANES] {
-        let (inverse, shift) = self.step.0.codes();
-        let mut codes = [[0; N]; LANES];
-        let lines = inverse.0.into_iter().zip(shift.0);
-        for ((codes, run), (inverse, shift)) in codes.iter_mut().zip(&self.tile.runs).zip(lines) {
-            for (code, x) in codes.iter_mut().zip(run) {
-                *code = byte(round(clamp(x * inverse + shift, 0.0, self.search.high)));
-            }
-        }
-        codes
-    }
-}
-
 /// Lines of runs that are a block each: half floats.
 pub(super) fn half_lines<const N: usize>(tile: &Tile<N>, search: &Search) -> Line {
     Runs::run_on(tile, search, BestHalves)
-}
-
-/// The codes of every run under its line.
-pub(super) fn codes<const N: usize>(tile: &Tile<N>, search: &Search, line: Line) -> [[u8; N]; LANES] {
-    Runs::run_on(tile, search, Codes(line))
 }
 
 /// Whole scales and minima up to `most` for the runs of every block, and its half floats. `blocks` says which whole

@@ -3,6 +3,7 @@
 use super::affine::{self, Paired, Search};
 use super::lanes::{LANES, Lanes, byte};
 use super::levels::{Iq4, Whole};
+use super::line::{Codes, Line};
 use super::small::{IQ4_GRID, half_bytes};
 use super::symmetric::{self, Grid, Scaled};
 use super::tile::Tile;
@@ -59,23 +60,31 @@ pub(super) struct Q2K;
 
 impl Format<16> for Q2K {
     const GROUP: usize = 16;
+    type Levels = Whole<0, 3>;
+    type Scales = Paired;
 
-    fn encode(tile: &Tile<16>, blocks: Blocks<'_>) {
+    fn search(tile: &Tile<16>) -> Paired {
         let spans = Grid { first: 4.05, step: -0.15, n: 16 };
         let shifts = Grid { first: -0.4, step: 0.2, n: 5 };
         let search = Search { high: 3.0, spans, shifts, offset_max: 0.0 };
         let grid = Grid { first: 15.5, step: -0.5, n: 10 };
-        let found = affine::block_lines(tile, &search, (grid, grid), 15.0);
-        let codes = affine::codes(tile, &search, found.line());
-        let codes = block_codes(&codes, 0);
+        affine::block_lines(tile, &search, (grid, grid), 15.0)
+    }
+
+    fn line(found: &Paired) -> Line {
+        found.line()
+    }
+
+    fn write(found: &Paired, unit: Lanes, codes: &Codes<16>, blocks: Blocks<'_>) {
+        let codes = block_codes(codes, 0);
         for block in blocks {
             let (scales, mins) = (whole::<16>(found.k, 0, 0.0), whole::<16>(found.m, 0, 0.0));
             for i in 0..16 {
                 block[i] = scales[i] | mins[i] << 4;
             }
             pairs(codes, 0, &mut block[16..80]);
-            block[80..82].copy_from_slice(&half_bytes(found.d, tile.unit, 0));
-            block[82..84].copy_from_slice(&half_bytes(found.e, tile.unit, 0));
+            block[80..82].copy_from_slice(&half_bytes(found.d, unit, 0));
+            block[82..84].copy_from_slice(&half_bytes(found.e, unit, 0));
         }
     }
 }
@@ -84,17 +93,25 @@ pub(super) struct Q3K;
 
 impl Format<16> for Q3K {
     const GROUP: usize = 16;
+    type Levels = Whole<-4, 3>;
+    type Scales = Scaled;
 
-    fn encode(tile: &Tile<16>, blocks: Blocks<'_>) {
+    fn search(tile: &Tile<16>) -> Scaled {
         let runs = Grid { first: 2.0, step: 0.125, n: 22 };
         let grid = Grid { first: -33.0, step: 0.75, n: 16 };
-        let Scaled { d, k } = symmetric::block_scales::<Whole<-4, 3>, 16>(tile, runs, grid, (-32.0, 31.0));
-        let codes = symmetric::codes::<Whole<-4, 3>, 16>(tile, d * k);
-        let codes = block_codes(&codes, 0);
+        symmetric::block_scales::<Whole<-4, 3>, 16>(tile, runs, grid, (-32.0, 31.0))
+    }
+
+    fn line(found: &Scaled) -> Line {
+        found.line()
+    }
+
+    fn write(found: &Scaled, unit: Lanes, codes: &Codes<16>, blocks: Blocks<'_>) {
+        let codes = block_codes(codes, 0);
         for block in blocks {
             bits(codes, 2, &mut block[..32]);
             pairs(codes, 0, &mut block[32..96]);
-            let scales = whole::<16>(k, 0, 32.0);
+            let scales = whole::<16>(found.k, 0, 32.0);
             for i in 0..8 {
                 block[96 + i] = (scales[i] & 15) | (scales[i + 8] & 15) << 4;
             }
@@ -102,7 +119,7 @@ impl Format<16> for Q3K {
                 let at = |quarter: usize| scales[4 * quarter + i] >> 4;
                 block[104 + i] = at(0) | at(1) << 2 | at(2) << 4 | at(3) << 6;
             }
-            block[108..110].copy_from_slice(&half_bytes(d, tile.unit, 0));
+            block[108..110].copy_from_slice(&half_bytes(found.d, unit, 0));
         }
     }
 }
@@ -114,9 +131,9 @@ fn lines_k4(tile: &Tile<32>, search: &Search) -> Paired {
 }
 
 /// The half floats, then the 8 scales and the 8 minima in 12 bytes.
-fn write_scales_k4(found: &Paired, tile: &Tile<32>, b: usize, block: &mut [u8]) {
-    block[..2].copy_from_slice(&half_bytes(found.d, tile.unit, b * 8));
-    block[2..4].copy_from_slice(&half_bytes(found.e, tile.unit, b * 8));
+fn write_scales_k4(found: &Paired, unit: Lanes, b: usize, block: &mut [u8]) {
+    block[..2].copy_from_slice(&half_bytes(found.d, unit, b * 8));
+    block[2..4].copy_from_slice(&half_bytes(found.e, unit, b * 8));
     let (scales, mins) = (whole::<8>(found.k, b, 0.0), whole::<8>(found.m, b, 0.0));
     for i in 0..4 {
         block[4 + i] = scales[i] | scales[i + 4] >> 4 << 6;
@@ -129,16 +146,24 @@ pub(super) struct Q4K;
 
 impl Format<32> for Q4K {
     const GROUP: usize = 8;
+    type Levels = Whole<0, 15>;
+    type Scales = Paired;
 
-    fn encode(tile: &Tile<32>, blocks: Blocks<'_>) {
+    fn search(tile: &Tile<32>) -> Paired {
         let spans = Grid { first: 16.4, step: -0.2, n: 16 };
         let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
         let search = Search { high: 15.0, spans, shifts, offset_max: 0.0 };
-        let found = lines_k4(tile, &search);
-        let codes = affine::codes(tile, &search, found.line());
+        lines_k4(tile, &search)
+    }
+
+    fn line(found: &Paired) -> Line {
+        found.line()
+    }
+
+    fn write(found: &Paired, unit: Lanes, codes: &Codes<32>, blocks: Blocks<'_>) {
         for (b, block) in blocks.enumerate() {
-            write_scales_k4(&found, tile, b, block);
-            nibbles(block_codes(&codes, b), &mut block[16..144]);
+            write_scales_k4(found, unit, b, block);
+            nibbles(block_codes(codes, b), &mut block[16..144]);
         }
     }
 }
@@ -147,16 +172,24 @@ pub(super) struct Q5K;
 
 impl Format<32> for Q5K {
     const GROUP: usize = 8;
+    type Levels = Whole<0, 31>;
+    type Scales = Paired;
 
-    fn encode(tile: &Tile<32>, blocks: Blocks<'_>) {
+    fn search(tile: &Tile<32>) -> Paired {
         let spans = Grid { first: 32.6, step: -0.2, n: 16 };
         let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
         let search = Search { high: 31.0, spans, shifts, offset_max: 0.0 };
-        let found = lines_k4(tile, &search);
-        let codes = affine::codes(tile, &search, found.line());
+        lines_k4(tile, &search)
+    }
+
+    fn line(found: &Paired) -> Line {
+        found.line()
+    }
+
+    fn write(found: &Paired, unit: Lanes, codes: &Codes<32>, blocks: Blocks<'_>) {
         for (b, block) in blocks.enumerate() {
-            write_scales_k4(&found, tile, b, block);
-            let codes = block_codes(&codes, b);
+            write_scales_k4(found, unit, b, block);
+            let codes = block_codes(codes, b);
             bits(codes, 4, &mut block[16..48]);
             nibbles(codes, &mut block[48..176]);
         }
@@ -167,14 +200,21 @@ pub(super) struct Q6K;
 
 impl Format<16> for Q6K {
     const GROUP: usize = 16;
+    type Levels = Whole<-32, 31>;
+    type Scales = Scaled;
 
-    fn encode(tile: &Tile<16>, blocks: Blocks<'_>) {
+    fn search(tile: &Tile<16>) -> Scaled {
         let runs = Grid { first: 29.0, step: 0.2, n: 20 };
         let grid = Grid { first: -128.0, step: 2.0, n: 6 };
-        let Scaled { d, k } =
-            symmetric::block_scales::<Whole<-32, 31>, 16>(tile, runs, grid, (-128.0, 127.0));
-        let codes = symmetric::codes::<Whole<-32, 31>, 16>(tile, d * k);
-        let codes = block_codes(&codes, 0);
+        symmetric::block_scales::<Whole<-32, 31>, 16>(tile, runs, grid, (-128.0, 127.0))
+    }
+
+    fn line(found: &Scaled) -> Line {
+        found.line()
+    }
+
+    fn write(found: &Scaled, unit: Lanes, codes: &Codes<16>, blocks: Blocks<'_>) {
+        let codes = block_codes(codes, 0);
         for block in blocks {
             // Unlike the nibbles of Q4_K: 128 codes at a time, 64 below 64 others.
             for half in 0..2 {
@@ -185,11 +225,11 @@ impl Format<16> for Q6K {
             }
             pairs(codes, 4, &mut block[128..192]);
             // Two's complement: 128 more, and then the upper bit the other way.
-            let scales = whole::<16>(k, 0, 128.0);
+            let scales = whole::<16>(found.k, 0, 128.0);
             for i in 0..16 {
                 block[192 + i] = scales[i] ^ 0x80;
             }
-            block[208..210].copy_from_slice(&half_bytes(d, tile.unit, 0));
+            block[208..210].copy_from_slice(&half_bytes(found.d, unit, 0));
         }
     }
 }
@@ -198,14 +238,22 @@ pub(super) struct Iq4Xs;
 
 impl Format<32> for Iq4Xs {
     const GROUP: usize = 8;
+    type Levels = Iq4;
+    type Scales = Scaled;
 
-    fn encode(tile: &Tile<32>, blocks: Blocks<'_>) {
+    fn search(tile: &Tile<32>) -> Scaled {
         let grid = Grid { first: -33.0, step: 1.0, n: 6 };
-        let Scaled { d, k } = symmetric::block_scales::<Iq4, 32>(tile, IQ4_GRID, grid, (-32.0, 31.0));
-        let codes = symmetric::codes::<Iq4, 32>(tile, d * k);
+        symmetric::block_scales::<Iq4, 32>(tile, IQ4_GRID, grid, (-32.0, 31.0))
+    }
+
+    fn line(found: &Scaled) -> Line {
+        found.line()
+    }
+
+    fn write(found: &Scaled, unit: Lanes, codes: &Codes<32>, blocks: Blocks<'_>) {
         for (b, block) in blocks.enumerate() {
-            block[..2].copy_from_slice(&half_bytes(d, tile.unit, b * 8));
-            let scales = whole::<8>(k, b, 32.0);
+            block[..2].copy_from_slice(&half_bytes(found.d, unit, b * 8));
+            let scales = whole::<8>(found.k, b, 32.0);
             let mut upper = 0u16;
             for (i, scale) in scales.iter().enumerate() {
                 upper |= u16::from(scale >> 4) << (2 * i);
@@ -214,7 +262,7 @@ impl Format<32> for Iq4Xs {
             for i in 0..4 {
                 block[4 + i] = (scales[2 * i] & 15) | scales[2 * i + 1] << 4;
             }
-            let codes = block_codes(&codes, b);
+            let codes = block_codes(codes, b);
             for run in 0..8 {
                 for i in 0..16 {
                     block[8 + run * 16 + i] = codes[run * 32 + i] | codes[run * 32 + 16 + i] << 4;

@@ -20,9 +20,12 @@
 //! 0.1289 and 0.1287 +- 0.003 with Q3_K experts (llama.cpp's: 0.1294).
 
 mod affine;
+mod carry;
+mod feedback;
 mod k;
 mod lanes;
 mod levels;
+mod line;
 mod small;
 mod symmetric;
 mod tile;
@@ -33,7 +36,11 @@ use forerun_model::QuantType;
 use half::{bf16, f16};
 
 use crate::kernels::Isa;
-use lanes::LANES;
+use carry::Table;
+pub use feedback::{Carry, Feedback};
+use lanes::{LANES, Lanes};
+use levels::Levels;
+use line::{Codes, Line};
 use tile::Tile;
 
 /// The types that [`quantise`] can write, for an error message.
@@ -69,24 +76,65 @@ pub fn quantise(quant: QuantType, values: &[f32], importance: Option<&[f32]>, ou
 pub fn quantise_on(isa: Isa, quant: QuantType, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     assert_eq!(quant.row_bytes(values.len()), Some(out.len()), "whole blocks, and room for just these");
     assert!(importance.is_none_or(|weights| weights.len() == values.len()), "a weight for every value");
-    let row = Row { values, importance, out, block_bytes: quant.block_bytes() };
+    encode(isa, quant, Work { values, importance, carry: None, out });
+}
+
+/// Encodes rows of values, `[n_rows, carry.n_cols()]`, as [`quantise`] does, but carries what one column's rounding adds to the
+/// output over to the columns after it; scales and offsets stay the same. Types without scales take no notice.
+///
+/// # Panics
+/// As [`quantise`] does; `values` are whole rows, `importance` is as long as one.
+pub fn quantise_rows(
+    quant: QuantType,
+    values: &[f32],
+    importance: &[f32],
+    carry: &Carry<'_>,
+    out: &mut [u8],
+) {
+    quantise_rows_on(Isa::detect(), quant, values, importance, carry, out);
+}
+
+/// [`quantise_rows`] with the instructions of `isa`. All give the same bytes.
+///
+/// # Panics
+/// As [`quantise_rows`] does.
+pub fn quantise_rows_on(
+    isa: Isa,
+    quant: QuantType,
+    values: &[f32],
+    importance: &[f32],
+    carry: &Carry<'_>,
+    out: &mut [u8],
+) {
+    let n_cols = carry.n_cols();
+    assert!(values.len().is_multiple_of(n_cols), "whole rows");
+    let row_bytes = quant.row_bytes(n_cols).expect("rows of whole blocks");
+    assert_eq!(values.len() / n_cols * row_bytes, out.len(), "room for just these blocks");
+    assert_eq!(importance.len(), n_cols, "a weight for every column");
+    encode(isa, quant, Work { values, importance: Some(importance), carry: Some(carry), out });
+}
+
+fn encode(isa: Isa, quant: QuantType, work: Work<'_>) {
+    use QuantType as Q;
+    let Work { values, ref out, .. } = work;
+    debug_assert_eq!(quant.row_bytes(values.len()), Some(out.len()));
     match quant {
-        QuantType::F32 => words(values, row.out, f32::to_le_bytes),
-        QuantType::F16 => words(values, row.out, |v| f16::from_f32(v).to_le_bytes()),
-        QuantType::BF16 => words(values, row.out, |v| bf16::from_f32(v).to_le_bytes()),
-        QuantType::Q8_0 => row.encode::<small::Q8_0, 32>(isa),
-        QuantType::Q4_0 => row.encode::<small::Q4_0, 32>(isa),
-        QuantType::Q4_1 => row.encode::<small::Q4_1, 32>(isa),
-        QuantType::Q5_0 => row.encode::<small::Q5_0, 32>(isa),
-        QuantType::Q5_1 => row.encode::<small::Q5_1, 32>(isa),
-        QuantType::IQ4_NL => row.encode::<small::Iq4Nl, 32>(isa),
-        QuantType::MXFP4 => row.encode::<small::Mxfp4, 32>(isa),
-        QuantType::Q2_K => row.encode::<k::Q2K, 16>(isa),
-        QuantType::Q3_K => row.encode::<k::Q3K, 16>(isa),
-        QuantType::Q4_K => row.encode::<k::Q4K, 32>(isa),
-        QuantType::Q5_K => row.encode::<k::Q5K, 32>(isa),
-        QuantType::Q6_K => row.encode::<k::Q6K, 16>(isa),
-        QuantType::IQ4_XS => row.encode::<k::Iq4Xs, 32>(isa),
+        Q::F32 => words(values, work.out, f32::to_le_bytes),
+        Q::F16 => words(values, work.out, |v| f16::from_f32(v).to_le_bytes()),
+        Q::BF16 => words(values, work.out, |v| bf16::from_f32(v).to_le_bytes()),
+        Q::Q8_0 => work.encode::<small::Q8_0, 32>(isa, quant),
+        Q::Q4_0 => work.encode::<small::Q4_0, 32>(isa, quant),
+        Q::Q4_1 => work.encode::<small::Q4_1, 32>(isa, quant),
+        Q::Q5_0 => work.encode::<small::Q5_0, 32>(isa, quant),
+        Q::Q5_1 => work.encode::<small::Q5_1, 32>(isa, quant),
+        Q::IQ4_NL => work.encode::<small::Iq4Nl, 32>(isa, quant),
+        Q::MXFP4 => work.encode::<small::Mxfp4, 32>(isa, quant),
+        Q::Q2_K => work.encode::<k::Q2K, 16>(isa, quant),
+        Q::Q3_K => work.encode::<k::Q3K, 16>(isa, quant),
+        Q::Q4_K => work.encode::<k::Q4K, 32>(isa, quant),
+        Q::Q5_K => work.encode::<k::Q5K, 32>(isa, quant),
+        Q::Q6_K => work.encode::<k::Q6K, 16>(isa, quant),
+        Q::IQ4_XS => work.encode::<k::Iq4Xs, 32>(isa, quant),
         _ => panic!("{quant} can't be encoded: ask is_encodable first"),
     }
 }
@@ -111,27 +159,46 @@ trait Format<const N: usize> {
     /// Runs per block, a power of two.
     const GROUP: usize;
 
-    /// Writes at most as many blocks as a tile holds.
-    fn encode(tile: &Tile<N>, blocks: Blocks<'_>);
+    /// The values that codes stand for, before any scale.
+    type Levels: Levels;
+    /// Scales and offsets of all runs of a tile, in units of the tile.
+    type Scales;
+
+    /// Finds the best.
+    fn search(tile: &Tile<N>) -> Self::Scales;
+
+    /// What they are to each run.
+    fn line(scales: &Self::Scales) -> Line;
+
+    /// Writes at most as many blocks as a tile holds, from scales in units of `unit`.
+    fn write(scales: &Self::Scales, unit: Lanes, codes: &Codes<N>, blocks: Blocks<'_>);
 }
 
-/// A row to encode.
-struct Row<'a> {
+/// A row to encode, or rows whose errors are carried.
+struct Work<'a> {
     values: &'a [f32],
+    /// Of a row.
     importance: Option<&'a [f32]>,
+    carry: Option<&'a Carry<'a>>,
     out: &'a mut [u8],
-    block_bytes: usize,
 }
 
-impl Row<'_> {
-    fn encode<F: Format<N>, const N: usize>(self, isa: Isa) {
-        let Self { values, importance, out, block_bytes } = self;
+impl Work<'_> {
+    fn encode<F: Format<N>, const N: usize>(self, isa: Isa, quant: QuantType) {
+        let Self { values, importance, carry, out } = self;
+        let block_bytes = quant.block_bytes();
+        if let (Some(carry), Some(importance)) = (carry, importance) {
+            let row_bytes = carry.n_cols() / quant.block_len() * block_bytes;
+            return Table { values, importance, carry, out, block_bytes, row_bytes }.encode::<F, N>(isa);
+        }
         let tile_values = N * LANES;
         let tile_bytes = LANES / F::GROUP * block_bytes;
         for (i, (values, out)) in values.chunks(tile_values).zip(out.chunks_mut(tile_bytes)).enumerate() {
             let weights = importance.map(|all| &all[i * tile_values..][..values.len()]);
             let tile = Tile::<N>::new(isa, values, weights, F::GROUP);
-            F::encode(&tile, out.chunks_exact_mut(block_bytes));
+            let scales = F::search(&tile);
+            let codes = line::codes::<F::Levels, N>(&tile, F::line(&scales));
+            F::write(&scales, tile.unit, &codes, out.chunks_exact_mut(block_bytes));
         }
     }
 }

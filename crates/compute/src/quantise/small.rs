@@ -3,8 +3,9 @@
 use half::f16;
 
 use super::affine::{self, Search};
-use super::lanes::Lanes;
-use super::levels::{E2M1, Iq4, Levels, Whole};
+use super::lanes::{LANES, Lanes};
+use super::levels::{E2M1, Iq4, Whole};
+use super::line::{Codes, Line};
 use super::symmetric::{self, Grid};
 use super::tile::Tile;
 use super::{Blocks, Format};
@@ -33,106 +34,97 @@ fn fifths(codes: &[u8; N], out: &mut [u8]) {
     nibbles(codes, &mut out[4..]);
 }
 
-/// Blocks of values `d * level`.
-fn symmetric<V: Levels>(tile: &Tile<N>, grid: Grid, blocks: Blocks<'_>, write: impl Fn(&[u8; N], &mut [u8])) {
-    let scale = symmetric::half_scales::<V, N>(tile, grid);
-    let codes = symmetric::codes::<V, N>(tile, scale);
-    for (lane, block) in blocks.enumerate() {
-        block[..2].copy_from_slice(&half_bytes(scale, tile.unit, lane));
-        write(&codes[lane], &mut block[2..]);
+/// Codes that count from -128, as signed bytes.
+fn signed(codes: &[u8; N], out: &mut [u8]) {
+    for i in 0..N {
+        out[i] = codes[i] ^ 0x80;
     }
 }
 
-/// Blocks of values `d * code + m`, codes up to `high`.
-fn affine(tile: &Tile<N>, high: f32, spans: Grid, blocks: Blocks<'_>, write: impl Fn(&[u8; N], &mut [u8])) {
-    let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
-    let search = Search { high, spans, shifts, offset_max: f32::INFINITY };
-    let line = affine::half_lines(tile, &search);
-    let codes = affine::codes(tile, &search, line);
-    for (lane, block) in blocks.enumerate() {
-        block[..2].copy_from_slice(&half_bytes(line.scale, tile.unit, lane));
-        block[2..4].copy_from_slice(&half_bytes(line.offset, tile.unit, lane));
-        write(&codes[lane], &mut block[4..]);
-    }
-}
+/// The best scales for blocks of values `d * level`.
+macro_rules! symmetric {
+    ($name:ident, $levels:ty, $grid:expr, $write:expr) => {
+        pub(super) struct $name;
 
-pub(super) struct Q8_0;
+        impl Format<N> for $name {
+            const GROUP: usize = 1;
+            type Levels = $levels;
+            type Scales = Lanes;
 
-impl Format<N> for Q8_0 {
-    const GROUP: usize = 1;
-
-    fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
-        let grid = Grid { first: 126.5, step: 0.25, n: 8 };
-        symmetric::<Whole<-128, 127>>(tile, grid, blocks, |codes, out| {
-            for i in 0..N {
-                // The codes count from -128.
-                out[i] = codes[i] ^ 0x80;
+            fn search(tile: &Tile<N>) -> Lanes {
+                symmetric::half_scales::<$levels, N>(tile, $grid)
             }
-        });
-    }
+
+            fn line(found: &Lanes) -> Line {
+                Line::through_zero(*found)
+            }
+
+            fn write(found: &Lanes, unit: Lanes, codes: &Codes<N>, blocks: Blocks<'_>) {
+                for (lane, block) in blocks.enumerate() {
+                    block[..2].copy_from_slice(&half_bytes(*found, unit, lane));
+                    $write(&codes[lane], &mut block[2..]);
+                }
+            }
+        }
+    };
 }
-
-pub(super) struct Q4_0;
-
-impl Format<N> for Q4_0 {
-    const GROUP: usize = 1;
-
-    fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
-        symmetric::<Whole<-8, 7>>(tile, Grid { first: 5.0, step: 0.15, n: 26 }, blocks, nibbles);
-    }
-}
-
-pub(super) struct Q5_0;
-
-impl Format<N> for Q5_0 {
-    const GROUP: usize = 1;
-
-    fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
-        symmetric::<Whole<-16, 15>>(tile, Grid { first: 12.0, step: 0.2, n: 26 }, blocks, fifths);
-    }
-}
-
-pub(super) struct Iq4Nl;
-
-impl Format<N> for Iq4Nl {
-    const GROUP: usize = 1;
-
-    fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
-        symmetric::<Iq4>(tile, IQ4_GRID, blocks, nibbles);
-    }
-}
+symmetric!(Q8_0, Whole<-128, 127>, Grid { first: 126.5, step: 0.25, n: 8 }, signed);
+symmetric!(Q4_0, Whole<-8, 7>, Grid { first: 5.0, step: 0.15, n: 26 }, nibbles);
+symmetric!(Q5_0, Whole<-16, 15>, Grid { first: 12.0, step: 0.2, n: 26 }, fifths);
+symmetric!(Iq4Nl, Iq4, IQ4_GRID, nibbles);
 
 /// Where in the table of IQ4_NL the largest value of a run may come to lie.
 pub(super) const IQ4_GRID: Grid = Grid { first: 86.0, step: 4.0, n: 16 };
 
-pub(super) struct Q4_1;
+/// Blocks of values `d * code + m`, codes up to `$high`.
+macro_rules! affine {
+    ($name:ident, $high:literal, $spans:expr, $write:expr) => {
+        pub(super) struct $name;
 
-impl Format<N> for Q4_1 {
-    const GROUP: usize = 1;
+        impl Format<N> for $name {
+            const GROUP: usize = 1;
+            type Levels = Whole<0, $high>;
+            type Scales = Line;
 
-    fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
-        affine(tile, 15.0, Grid { first: 13.8, step: 0.2, n: 18 }, blocks, nibbles);
-    }
+            fn search(tile: &Tile<N>) -> Line {
+                let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
+                let search = Search { high: $high as f32, spans: $spans, shifts, offset_max: f32::INFINITY };
+                affine::half_lines(tile, &search)
+            }
+
+            fn line(found: &Line) -> Line {
+                *found
+            }
+
+            fn write(found: &Line, unit: Lanes, codes: &Codes<N>, blocks: Blocks<'_>) {
+                for (lane, block) in blocks.enumerate() {
+                    block[..2].copy_from_slice(&half_bytes(found.scale, unit, lane));
+                    block[2..4].copy_from_slice(&half_bytes(found.offset, unit, lane));
+                    $write(&codes[lane], &mut block[4..]);
+                }
+            }
+        }
+    };
 }
-
-pub(super) struct Q5_1;
-
-impl Format<N> for Q5_1 {
-    const GROUP: usize = 1;
-
-    fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
-        affine(tile, 31.0, Grid { first: 29.8, step: 0.2, n: 18 }, blocks, fifths);
-    }
-}
+affine!(Q4_1, 15, Grid { first: 13.8, step: 0.2, n: 18 }, nibbles);
+affine!(Q5_1, 31, Grid { first: 29.8, step: 0.2, n: 18 }, fifths);
 
 pub(super) struct Mxfp4;
 
 impl Format<N> for Mxfp4 {
     const GROUP: usize = 1;
+    type Levels = E2M1;
+    type Scales = (Lanes, [u8; LANES]);
 
-    fn encode(tile: &Tile<N>, blocks: Blocks<'_>) {
-        let (scale, exponents) = symmetric::power_scales::<E2M1, N>(tile);
-        let codes = symmetric::codes::<E2M1, N>(tile, scale);
+    fn search(tile: &Tile<N>) -> Self::Scales {
+        symmetric::power_scales::<E2M1, N>(tile)
+    }
+
+    fn line((scale, _): &Self::Scales) -> Line {
+        Line::through_zero(*scale)
+    }
+
+    fn write((_, exponents): &Self::Scales, _: Lanes, codes: &Codes<N>, blocks: Blocks<'_>) {
         for (lane, block) in blocks.enumerate() {
             block[0] = exponents[lane];
             nibbles(&codes[lane], &mut block[1..]);

@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 
 use super::lanes::{LANES, Lanes, byte};
 use super::levels::Levels;
+use super::line::Line;
 use super::tile::Tile;
 use crate::kernels::Loop;
 
@@ -41,6 +42,13 @@ pub(super) struct Scaled {
     pub(super) d: Lanes,
     /// The whole scale of each run.
     pub(super) k: Lanes,
+}
+
+impl Scaled {
+    #[inline(always)]
+    pub(super) fn line(&self) -> Line {
+        Line::through_zero(self.d * self.k)
+    }
 }
 
 /// The sums over a run that a fit needs.
@@ -219,33 +227,9 @@ impl<V: Levels, const N: usize> Loop for Runs<'_, V, N, Neighbours> {
     }
 }
 
-/// Codes of every run under its scale.
-struct Codes(Lanes);
-
-impl<V: Levels, const N: usize> Loop for Runs<'_, V, N, Codes> {
-    type Output = [[u8; N]; LANES];
-
-    #[inline(always)]
-    fn run(self) -> [[u8; N]; LANES] {
-        let inverse = self.step.0.inverse();
-        let mut codes = [[0; N]; LANES];
-        for ((codes, run), inverse) in codes.iter_mut().zip(&self.tile.runs).zip(inverse.0) {
-            for (code, x) in codes.iter_mut().zip(run) {
-                *code = byte(V::code(V::nearest(x * inverse)));
-            }
-        }
-        codes
-    }
-}
-
 /// Scales of runs that are a block each: half floats.
 pub(super) fn half_scales<V: Levels, const N: usize>(tile: &Tile<N>, grid: Grid) -> Lanes {
     Runs::<V, N, _>::run_on(tile, BestHalves(grid))
-}
-
-/// The codes of every run under its scale.
-pub(super) fn codes<V: Levels, const N: usize>(tile: &Tile<N>, scale: Lanes) -> [[u8; N]; LANES] {
-    Runs::<V, N, _>::run_on(tile, Codes(scale))
 }
 
 /// Whole scales of `range` for the runs of every block, and its `d`.

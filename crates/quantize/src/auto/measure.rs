@@ -1,7 +1,9 @@
 //! What a type costs a tensor: rows of it encoded, decoded, and compared, weighted by what they are multiplied with.
 
+use std::ptr;
 use std::thread;
 
+use forerun_compute::quantise::{Carry, Feedback};
 use forerun_compute::{dequant, quantise};
 use forerun_model::QuantType;
 use forerun_storage::{Gguf, TensorInfo};
@@ -46,7 +48,9 @@ pub(super) fn measure(
     let first = tensors[0];
     let size = |axis: usize| first.dims().get(axis).map_or(1, |n| usize::try_from(*n).unwrap_or(usize::MAX));
     let (n_cols, n_rows) = (size(0), size(1));
-    let matrices = matrices(tensors, lookup, n_cols)?;
+    let moments = lookup.moments(first);
+    let feedback = moments.and_then(|(_, moments)| Feedback::new(n_cols, moments));
+    let matrices = matrices(tensors, lookup, n_cols, feedback.as_ref())?;
     let samples = samples(&matrices, n_rows);
     let row_bytes = first.quant.row_bytes(n_cols).expect("a file's rows are whole blocks");
     let mut bytes = vec![0; row_bytes * samples.len()];
@@ -56,11 +60,9 @@ pub(super) fn measure(
     }
     let work: Vec<_> = samples.iter().zip(bytes.chunks_exact(row_bytes)).collect();
     let of_rows = |rows: &[(&Sample<'_>, &[u8])]| -> Vec<Vec<f64>> {
-        let mut scratch = Scratch::new(n_cols);
-        let row = |(sample, bytes): &(&Sample<'_>, &[u8])| {
-            scratch.row(first.quant, bytes, &sample.matrix.means, types)
-        };
-        rows.iter().map(row).collect()
+        let of_one = rows.chunk_by(|a, b| ptr::eq(a.0.matrix, b.0.matrix));
+        let of_one = of_one.map(|rows| (rows[0].0.matrix, rows.iter().map(|row| row.1)));
+        of_one.flat_map(|(matrix, rows)| losses(matrix, first.quant, rows.collect(), types)).collect()
     };
     // In the order of the samples, so that threads change no sum.
     let found: Vec<Vec<f64>> = thread::scope(|scope| {
@@ -89,6 +91,8 @@ struct Matrix<'a> {
     count: f64,
     /// Mean squares of its inputs.
     means: Vec<f32>,
+    /// What the encoder will know besides.
+    carry: Option<Carry<'a>>,
 }
 
 /// The matrices that rows are taken of: some of those that tokens reached. What no token reached counts nothing, unless
@@ -97,17 +101,19 @@ fn matrices<'a>(
     tensors: &[&'a TensorInfo],
     lookup: Lookup<'_>,
     n_cols: usize,
+    feedback: Option<&'a Feedback>,
 ) -> Result<Vec<Matrix<'a>>, AutoError> {
     let all = || tensors.iter().flat_map(|&tensor| (0..n_matrices(tensor)).map(move |idx| (tensor, idx)));
     let mut found = Vec::new();
     for (tensor, idx) in all() {
         if let (Known::Seen(means), count) = lookup.know_counted(tensor, idx)? {
-            found.push(Matrix { tensor, idx, count: f64::from(count), means });
+            let carry = feedback.map(|feedback| feedback.of(&means));
+            found.push(Matrix { tensor, idx, count: f64::from(count), means, carry });
         }
     }
     if found.is_empty() {
-        found =
-            all().map(|(tensor, idx)| Matrix { tensor, idx, count: 1.0, means: vec![1.0; n_cols] }).collect();
+        let even = |(tensor, idx)| Matrix { tensor, idx, count: 1.0, means: vec![1.0; n_cols], carry: None };
+        found = all().map(even).collect();
     }
     let (of, take) = (found.len(), found.len().min(MATRICES_MAX));
     let mut place = 0;
@@ -137,39 +143,41 @@ fn samples<'m>(matrices: &'m [Matrix<'m>], n_rows: usize) -> Vec<Sample<'m>> {
     samples
 }
 
-/// Buffers for one row.
-struct Scratch {
-    values: Vec<f32>,
-    decoded: Vec<f32>,
-    blocks: Vec<u8>,
-}
-
-impl Scratch {
-    fn new(n_cols: usize) -> Self {
-        Self { values: vec![0.0; n_cols], decoded: vec![0.0; n_cols], blocks: Vec::new() }
+/// For each of some rows of a matrix, its energy, then the noise of each type.
+fn losses(matrix: &Matrix<'_>, from: QuantType, rows: Vec<&[u8]>, types: &[QuantType]) -> Vec<Vec<f64>> {
+    let (means, n_cols) = (&matrix.means, matrix.means.len());
+    let mut values = vec![0.0; n_cols * rows.len()];
+    for (row, values) in rows.iter().zip(values.chunks_exact_mut(n_cols)) {
+        dequant::dequantise(from, row, values);
     }
-
-    /// The row's energy, then the noise of each type.
-    fn row(&mut self, from: QuantType, bytes: &[u8], importance: &[f32], types: &[QuantType]) -> Vec<f64> {
-        dequant::dequantise(from, bytes, &mut self.values);
-        let energy = self.values.iter().zip(importance).map(|(w, x2)| square(*w, *x2)).sum();
-        let mut found = vec![energy];
-        for &quant in types {
+    let energy = |row: &[f32]| row.iter().zip(means).map(|(w, x2)| square(*w, *x2)).sum::<f64>();
+    let mut found: Vec<Vec<f64>> = values.chunks_exact(n_cols).map(|row| vec![energy(row)]).collect();
+    let (mut blocks, mut errors) = (Vec::new(), vec![0.0; n_cols]);
+    // What is copied, byte for byte, has no noise.
+    for &quant in types {
+        let row_bytes = quant.row_bytes(n_cols).expect("the caller chose types that divide the row");
+        blocks.resize(row_bytes * rows.len(), 0);
+        let parts = values.chunks_exact(n_cols).zip(blocks.chunks_exact_mut(row_bytes));
+        match &matrix.carry {
+            _ if quant == from => {}
+            Some(carry) => quantise::quantise_rows(quant, &values, means, carry, &mut blocks),
+            None => parts.for_each(|(row, out)| quantise::quantise(quant, row, Some(means), out)),
+        }
+        let parts = values.chunks_exact(n_cols).zip(blocks.chunks_exact(row_bytes));
+        for ((row, blocks), found) in parts.zip(&mut found) {
             if quant == from {
-                // Copied, byte for byte.
                 found.push(0.0);
                 continue;
             }
-            let n_bytes =
-                quant.row_bytes(self.values.len()).expect("the caller chose types that divide the row");
-            self.blocks.resize(n_bytes, 0);
-            quantise::quantise(quant, &self.values, Some(importance), &mut self.blocks);
-            dequant::dequantise(quant, &self.blocks, &mut self.decoded);
-            let errors = self.decoded.iter().zip(&self.values).map(|(a, b)| a - b);
-            found.push(errors.zip(importance).map(|(e, x2)| square(e, *x2)).sum());
+            dequant::dequantise(quant, blocks, &mut errors);
+            errors.iter_mut().zip(row).for_each(|(error, value)| *error -= value);
+            found.push(match &matrix.carry {
+                Some(carry) => carry.cost(&errors),
+                None => errors.iter().zip(means).map(|(e, x2)| square(*e, *x2)).sum(),
+            });
         }
-        found
     }
+    found
 }
 
 fn square(value: f32, weight: f32) -> f64 {

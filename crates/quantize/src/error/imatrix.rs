@@ -90,6 +90,14 @@ pub enum ImatrixError {
         /// Columns of each; 0 where only the other two numbers are known.
         n_cols: usize,
     },
+    /// Second moments that can't be such.
+    #[error("the importance matrix's second moments of `{name}` are none: {problem}")]
+    Moments {
+        /// The model's tensor.
+        name: String,
+        /// What is wrong.
+        problem: MomentsProblem,
+    },
     /// No entry at all.
     #[error("{path} is an importance matrix without any entry")]
     Empty {
@@ -137,5 +145,35 @@ pub enum ImatrixError {
         path: PathBuf,
         /// What is wrong.
         problem: HeaderError,
+    },
+}
+
+/// Why numbers are no second moments.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MomentsProblem {
+    /// More or fewer than the columns have.
+    #[error("there are {found}, its columns have {expected}")]
+    Length {
+        /// How many there are.
+        found: usize,
+        /// How many the columns of its only matrix have; none where there are several matrices.
+        expected: usize,
+    },
+    /// A number that is none.
+    #[error("number {place} is {value}, all must be finite")]
+    Value {
+        /// Which one, from 0.
+        place: usize,
+        /// What it is.
+        value: f32,
+    },
+    /// A square below zero.
+    #[error("the squares of column {col} sum up to {value}, which must be at least 0")]
+    Square {
+        /// The column.
+        col: usize,
+        /// The sum.
+        value: f32,
     },
 }

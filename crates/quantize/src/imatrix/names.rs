@@ -3,6 +3,7 @@
 use forerun_compute::Inputs;
 use forerun_model::LayerId;
 use forerun_model::names::{OUTPUT, block};
+use forerun_storage::expert_name::{ExpertTensor, Holds};
 
 /// First products of a mixer: attention's, apart or fused, and a delta-net's, apart or in the older two tensors.
 const MIXER: [&str; 9] =
@@ -24,6 +25,28 @@ pub fn fed_by(layer: LayerId, inputs: Inputs, has: &dyn Fn(&str) -> bool) -> Vec
         Inputs::Head => return [OUTPUT.to_owned()].into_iter().filter(|name| has(name)).collect(),
     };
     all.iter().map(|name| block(layer, name)).filter(|name| has(name)).collect()
+}
+
+/// Tensors of the same layer that may multiply the same inputs as `tensor`, itself among them, where these are inputs that
+/// all tokens share. A routed expert's first matrices see what the router sees, as far as their tokens go.
+pub fn sharing(tensor: &str) -> Vec<String> {
+    let all = |layer, inputs| fed_by(layer, inputs, &|_| true);
+    if let Some(ExpertTensor { layer, holds }) = ExpertTensor::parse(tensor) {
+        return match holds {
+            Holds::Stacked(0 | 1) | Holds::GateUp | Holds::One { part: 0 | 1, .. } => {
+                all(layer, Inputs::Router)
+            }
+            _ => Vec::new(),
+        };
+    }
+    if tensor == OUTPUT {
+        return vec![tensor.to_owned()];
+    }
+    let layer = tensor.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
+    let Some(layer) = layer.map(LayerId) else { return Vec::new() };
+    let places = [Inputs::Mixer, Inputs::MixerOutput, Inputs::Router, Inputs::SharedDown];
+    let lists = places.into_iter().map(|inputs| all(layer, inputs));
+    lists.into_iter().find(|names| names.iter().any(|name| name == tensor)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -54,6 +77,29 @@ mod tests {
             check(Inputs::ExpertsDown, names, &["ffn_down_exps"]);
         }
         check(Inputs::Experts, &["ffn_gate_up_exps"], &["ffn_gate_up_exps"]);
+    }
+
+    #[test]
+    fn tensors_that_share_inputs_find_each_other() {
+        let finds = |tensor: &str, other: &str| {
+            sharing(&block(LayerId(2), tensor)).contains(&block(LayerId(2), other))
+        };
+        for (tensor, other) in [
+            ("attn_k", "attn_q"),
+            ("attn_gate", "attn_qkv"),
+            ("ssm_out", "ssm_out"),
+            ("ffn_up_shexp", "ffn_gate_inp"),
+            ("ffn_up_exps", "ffn_gate_inp"),
+            ("ffn_gate_up_exps", "ffn_gate_inp"),
+            ("ffn_gate.7", "ffn_gate_inp"),
+        ] {
+            assert!(finds(tensor, other), "{tensor}, {other}");
+        }
+        for tensor in ["ffn_down_exps", "ffn_down.7", "attn_norm"] {
+            assert_eq!(sharing(&block(LayerId(2), tensor)), [""; 0], "{tensor}");
+        }
+        assert_eq!(sharing("token_embd.weight"), [""; 0]);
+        assert_eq!(sharing(OUTPUT), [OUTPUT]);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use forerun_model::QuantType;
 use forerun_storage::gguf::{Array, Value};
 use forerun_storage::{DataFile, Gguf, OpenError, TensorInfo};
 
-use super::write::{CHUNK_COUNT, CHUNK_SIZE, COUNTS, DATASETS, IMATRIX, SOURCE, SUMS, TYPE, WINDOWS};
+use super::write::{
+    CHUNK_COUNT, CHUNK_SIZE, COUNTS, DATASETS, IMATRIX, MOMENTS, SOURCE, SUMS, TYPE, WINDOWS,
+};
 use super::{About, Imatrix, Importance, Partial, dat};
 use crate::ImatrixError;
 
@@ -58,8 +60,8 @@ impl Imatrix {
 fn from_gguf(path: &Path, gguf: Gguf) -> Result<Imatrix, ImatrixError> {
     let reader = Reader::new(path, gguf)?;
     let mut imatrix = Imatrix { about: reader.about().clone(), ..Imatrix::default() };
-    for (name, pair) in &reader.pairs {
-        imatrix.insert(name.clone(), reader.importance(name, pair)?);
+    for (name, of) in &reader.tensors {
+        imatrix.insert(name.clone(), reader.importance(name, of)?);
     }
     Ok(imatrix)
 }
@@ -70,8 +72,16 @@ pub struct Reader {
     path: PathBuf,
     gguf: Gguf,
     about: About,
-    /// Sums and counts by the model's tensor.
-    pairs: BTreeMap<String, [TensorInfo; 2]>,
+    /// By the model's tensor.
+    tensors: BTreeMap<String, OfTensor>,
+}
+
+/// The file's tensors that tell of one of the model's.
+#[derive(Debug)]
+struct OfTensor {
+    sums: TensorInfo,
+    counts: TensorInfo,
+    moments: Option<TensorInfo>,
 }
 
 impl Reader {
@@ -92,8 +102,8 @@ impl Reader {
             }
         }
         let about = about(path, &gguf)?;
-        let pairs = pairs(path, gguf.tensors())?;
-        Ok(Self { path: path.to_owned(), gguf, about, pairs })
+        let tensors = by_tensor(path, gguf.tensors())?;
+        Ok(Self { path: path.to_owned(), gguf, about, tensors })
     }
 
     /// Where it comes from.
@@ -106,22 +116,27 @@ impl Reader {
     /// # Errors
     /// [`ImatrixError`] for an entry that can't be read, or whose sizes don't fit.
     pub fn get(&self, name: &str) -> Result<Option<Importance>, ImatrixError> {
-        self.pairs.get(name).map(|pair| self.importance(name, pair)).transpose()
+        self.tensors.get(name).map(|of| self.importance(name, of)).transpose()
     }
 
     /// Other writers give the counts fewer axes, so only how many there are says how many matrices.
-    fn importance(&self, name: &str, [sums, counts]: &[TensorInfo; 2]) -> Result<Importance, ImatrixError> {
-        let (sums, counts) = (floats(&self.path, &self.gguf, sums)?, floats(&self.path, &self.gguf, counts)?);
+    fn importance(&self, name: &str, of: &OfTensor) -> Result<Importance, ImatrixError> {
+        let list = |tensor: &TensorInfo| floats(&self.path, &self.gguf, tensor);
+        let (sums, counts) = (list(&of.sums)?, list(&of.counts)?);
         let n_cols = if sums.len().is_multiple_of(counts.len()) { sums.len() / counts.len() } else { 0 };
-        Importance::new(name, n_cols, sums, counts)
+        let importance = Importance::new(name, n_cols, sums, counts)?;
+        match &of.moments {
+            Some(moments) => importance.with_moments(name, list(moments)?),
+            None => Ok(importance),
+        }
     }
 }
 
-/// Sums and counts by the model's tensor; other tensors are left alone.
-fn pairs(path: &Path, tensors: &[TensorInfo]) -> Result<BTreeMap<String, [TensorInfo; 2]>, ImatrixError> {
-    let mut found: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
+/// What there is of each of the model's tensors; other tensors are left alone.
+fn by_tensor(path: &Path, tensors: &[TensorInfo]) -> Result<BTreeMap<String, OfTensor>, ImatrixError> {
+    let mut found: BTreeMap<&str, [Option<&TensorInfo>; 3]> = BTreeMap::new();
     for tensor in tensors {
-        for (i, suffix) in [SUMS, COUNTS].into_iter().enumerate() {
+        for (i, suffix) in [SUMS, COUNTS, MOMENTS].into_iter().enumerate() {
             let name = tensor.name.strip_suffix(suffix).and_then(|name| name.strip_suffix('.'));
             if let Some(name) = name {
                 found.entry(name).or_default()[i] = Some(tensor);
@@ -131,14 +146,27 @@ fn pairs(path: &Path, tensors: &[TensorInfo]) -> Result<BTreeMap<String, [Tensor
     if found.is_empty() {
         return Err(ImatrixError::Empty { path: path.to_owned() });
     }
-    let pair = |(name, pair): (&str, [Option<&TensorInfo>; 2])| match pair {
-        [Some(sums), Some(counts)] => Ok((name.to_owned(), [sums.clone(), counts.clone()])),
-        [sums, _] => {
-            let (present, absent) = if sums.is_some() { (SUMS, COUNTS) } else { (COUNTS, SUMS) };
-            Err(ImatrixError::Unpaired { path: path.to_owned(), name: name.to_owned(), present, absent })
-        }
+    let whole = |(name, [sums, counts, moments]): (&str, [Option<&TensorInfo>; 3])| {
+        let present = if sums.is_some() {
+            SUMS
+        } else if counts.is_some() {
+            COUNTS
+        } else {
+            MOMENTS
+        };
+        let absent = if sums.is_some() { COUNTS } else { SUMS };
+        let (Some(sums), Some(counts)) = (sums, counts) else {
+            return Err(ImatrixError::Unpaired {
+                path: path.to_owned(),
+                name: name.to_owned(),
+                present,
+                absent,
+            });
+        };
+        let (sums, counts, moments) = (sums.clone(), counts.clone(), moments.cloned());
+        Ok((name.to_owned(), OfTensor { sums, counts, moments }))
     };
-    found.into_iter().map(pair).collect()
+    found.into_iter().map(whole).collect()
 }
 
 fn floats(path: &Path, gguf: &Gguf, tensor: &TensorInfo) -> Result<Vec<f32>, ImatrixError> {

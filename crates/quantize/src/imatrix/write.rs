@@ -31,7 +31,10 @@ pub(super) const SUMS: &str = "in_sum2";
 /// Ending of the tensors of counts, after a dot.
 pub(super) const COUNTS: &str = "counts";
 
-/// Bytes that are written at once.
+/// Ours: ending of the tensors of second moments, after a dot.
+pub(super) const MOMENTS: &str = "in_moments";
+
+/// Values that are written at once.
 const PIECE_VALUES: usize = 1 << 14;
 
 /// What was seen of one tensor's inputs, wherever it is kept: several tensors may share it.
@@ -43,6 +46,15 @@ pub struct Entry<'a> {
     pub sums: &'a [f32],
     /// Tokens that each matrix saw.
     pub counts: &'a [f32],
+    /// Sums of second moments, or none; see [`super::Importance::with_moments`].
+    pub moments: &'a [f32],
+}
+
+impl<'a> Entry<'a> {
+    fn lists(&self) -> impl Iterator<Item = &'a [f32]> {
+        let moments = Some(self.moments).filter(|moments| !moments.is_empty());
+        [self.sums, self.counts].into_iter().chain(moments)
+    }
 }
 
 impl Imatrix {
@@ -52,8 +64,12 @@ impl Imatrix {
     /// [`ImatrixError::Io`] when the system refuses, [`ImatrixError::Layout`] for names that no file can have,
     /// [`ImatrixError::Empty`] for no entries, which readers refuse.
     pub fn write(&self, path: &Path) -> Result<(), ImatrixError> {
-        let entries =
-            self.entries.iter().map(|(name, of)| Entry { name, sums: &of.sums, counts: &of.counts });
+        let entries = self.entries.iter().map(|(name, of)| Entry {
+            name,
+            sums: &of.sums,
+            counts: &of.counts,
+            moments: &of.moments,
+        });
         write(path, Existing::Replace, &self.about, &entries.collect::<Vec<_>>())
     }
 }
@@ -73,7 +89,7 @@ pub fn write(
     if entries.is_empty() {
         return Err(ImatrixError::Empty { path: path.to_owned() });
     }
-    let tensors: Vec<[TensorSpec; 2]> = entries.iter().map(specs).collect::<Result<_, _>>()?;
+    let tensors: Vec<Vec<TensorSpec>> = entries.iter().map(specs).collect::<Result<_, _>>()?;
     let tensors = tensors.into_iter().flatten().collect();
     let header = HeaderWriter::new(keys(about), tensors)
         .map_err(|problem| ImatrixError::Layout { path: path.to_owned(), problem })?;
@@ -103,8 +119,8 @@ fn keys(about: &About) -> Vec<(String, Value)> {
     keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Sums, then counts; a single matrix has one axis less, as ggml writes it.
-fn specs(entry: &Entry<'_>) -> Result<[TensorSpec; 2], ImatrixError> {
+/// Sums, then counts, then moments if there are any; a single matrix has one axis less, as ggml writes it.
+fn specs(entry: &Entry<'_>) -> Result<Vec<TensorSpec>, ImatrixError> {
     let (n_sums, n_matrices) = (entry.sums.len(), entry.counts.len());
     let n_cols = n_sums.checked_div(n_matrices).unwrap_or(0);
     if n_cols == 0 || n_cols * n_matrices != n_sums {
@@ -115,7 +131,11 @@ fn specs(entry: &Entry<'_>) -> Result<[TensorSpec; 2], ImatrixError> {
         let dims = Dims::new(if n_matrices == 1 { &sizes[..1] } else { &sizes }).expect("one axis or two");
         TensorSpec { name: format!("{}.{ending}", entry.name), quant: QuantType::F32, dims }
     };
-    Ok([spec(SUMS, n_cols), spec(COUNTS, 1)])
+    let mut specs = vec![spec(SUMS, n_cols), spec(COUNTS, 1)];
+    if !entry.moments.is_empty() {
+        specs.push(spec(MOMENTS, entry.moments.len()));
+    }
+    Ok(specs)
 }
 
 fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
@@ -131,7 +151,7 @@ fn put(file: &NamedTempFile, header: &HeaderWriter, entries: &[Entry<'_>]) -> io
     let mut out = BufWriter::new(file.as_file());
     header.write(&mut out)?;
     let mut at = header.offset_bytes(0);
-    let lists = entries.iter().flat_map(|entry| [entry.sums, entry.counts]);
+    let lists = entries.iter().flat_map(Entry::lists);
     let ends = (1..header.tensors().len()).map(|idx| header.offset_bytes(idx)).chain([header.file_bytes()]);
     for (list, end) in lists.zip(ends) {
         for piece in list.chunks(PIECE_VALUES) {
