@@ -175,3 +175,42 @@ fn strips(columns: &[Vec<f64>]) -> Vec<[f32; STRIP]> {
     }
     strips
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against the sum over all pairs, of a block and a bit.
+    #[test]
+    fn errors_cost_what_the_moments_say() {
+        let n_cols = 259;
+        let wave = |i: usize, by: f32| (i as f32 * by).sin();
+        let mut sums = vec![0.0; moments::len(n_cols)];
+        let product = |i: usize, j: usize| {
+            let common: f32 = [0.3, 0.7, 1.1].iter().map(|by| wave(i, *by) * wave(j, *by)).sum();
+            common + if i == j { 1.0 } else { 0.0 }
+        };
+        for (cols, at) in moments::blocks(n_cols) {
+            for i in 0..cols.len() {
+                for j in 0..=i {
+                    sums[at.start + triangle(i) + j] = product(cols.start + i, cols.start + j);
+                }
+            }
+        }
+        let feedback = Feedback::new(n_cols, &sums).unwrap();
+        // Four times the layer's inputs here, a quarter there.
+        let gain = |i: usize| if i < 100 { 2.0 } else { 0.5 };
+        let means: Vec<f32> = (0..n_cols).map(|i| product(i, i) * gain(i) * gain(i)).collect();
+        let errors: Vec<f32> = (0..n_cols).map(|i| wave(i, 2.3)).collect();
+        let mut want = 0.0;
+        for i in 0..n_cols {
+            for j in (0..n_cols).filter(|j| (i < 256) == (*j < 256)) {
+                let alike = if i == j { 1.0 } else { ALIKE };
+                let both = f64::from(gain(i) * errors[i]) * f64::from(gain(j) * errors[j]);
+                want += alike * f64::from(product(i, j)) * both;
+            }
+        }
+        let found = feedback.of(&means).cost(&errors);
+        assert!((found / want - 1.0).abs() < 1e-5, "{found}, {want}");
+    }
+}

@@ -87,8 +87,10 @@ macro_rules! affine {
             type Scales = Line;
 
             fn search(tile: &Tile<N>) -> Line {
+                const HIGH: i16 = $high;
                 let shifts = Grid { first: -0.3, step: 0.3, n: 3 };
-                let search = Search { high: $high as f32, spans: $spans, shifts, offset_max: f32::INFINITY };
+                let (high, spans) = (f32::from(HIGH), $spans);
+                let search = Search { high, spans, shifts, offset_max: f32::INFINITY };
                 affine::half_lines(tile, &search)
             }
 

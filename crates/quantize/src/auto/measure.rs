@@ -152,32 +152,45 @@ fn losses(matrix: &Matrix<'_>, from: QuantType, rows: Vec<&[u8]>, types: &[Quant
     }
     let energy = |row: &[f32]| row.iter().zip(means).map(|(w, x2)| square(*w, *x2)).sum::<f64>();
     let mut found: Vec<Vec<f64>> = values.chunks_exact(n_cols).map(|row| vec![energy(row)]).collect();
-    let (mut blocks, mut errors) = (Vec::new(), vec![0.0; n_cols]);
-    // What is copied, byte for byte, has no noise.
+    let mut errors = vec![0.0; values.len()];
     for &quant in types {
-        let row_bytes = quant.row_bytes(n_cols).expect("the caller chose types that divide the row");
-        blocks.resize(row_bytes * rows.len(), 0);
-        let parts = values.chunks_exact(n_cols).zip(blocks.chunks_exact_mut(row_bytes));
-        match &matrix.carry {
-            _ if quant == from => {}
-            Some(carry) => quantise::quantise_rows(quant, &values, means, carry, &mut blocks),
-            None => parts.for_each(|(row, out)| quantise::quantise(quant, row, Some(means), out)),
+        if quant == from {
+            // Copied, byte for byte.
+            found.iter_mut().for_each(|row| row.push(0.0));
+            continue;
         }
-        let parts = values.chunks_exact(n_cols).zip(blocks.chunks_exact(row_bytes));
-        for ((row, blocks), found) in parts.zip(&mut found) {
-            if quant == from {
-                found.push(0.0);
-                continue;
-            }
-            dequant::dequantise(quant, blocks, &mut errors);
-            errors.iter_mut().zip(row).for_each(|(error, value)| *error -= value);
-            found.push(match &matrix.carry {
-                Some(carry) => carry.cost(&errors),
-                None => errors.iter().zip(means).map(|(e, x2)| square(*e, *x2)).sum(),
-            });
+        matrix.round(quant, &values, &mut errors);
+        errors.iter_mut().zip(&values).for_each(|(error, value)| *error -= value);
+        for (row, errors) in found.iter_mut().zip(errors.chunks_exact(n_cols)) {
+            row.push(matrix.noise(errors));
         }
     }
     found
+}
+
+impl Matrix<'_> {
+    /// What `values`, whole rows, become as blocks of `quant`.
+    fn round(&self, quant: QuantType, values: &[f32], out: &mut [f32]) {
+        let n_cols = self.means.len();
+        let row_bytes = quant.row_bytes(n_cols).expect("the caller chose types that divide the row");
+        let mut blocks = vec![0; values.len() / n_cols * row_bytes];
+        if let Some(carry) = &self.carry {
+            quantise::quantise_rows(quant, values, &self.means, carry, &mut blocks);
+        } else {
+            for (row, out) in values.chunks_exact(n_cols).zip(blocks.chunks_exact_mut(row_bytes)) {
+                quantise::quantise(quant, row, Some(&self.means), out);
+            }
+        }
+        dequant::dequantise(quant, &blocks, out);
+    }
+
+    /// What the errors of a row add to the output.
+    fn noise(&self, errors: &[f32]) -> f64 {
+        match &self.carry {
+            Some(carry) => carry.cost(errors),
+            None => errors.iter().zip(&self.means).map(|(e, x2)| square(*e, *x2)).sum(),
+        }
+    }
 }
 
 fn square(value: f32, weight: f32) -> f64 {

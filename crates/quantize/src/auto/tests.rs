@@ -105,6 +105,29 @@ fn experts_of_unlike_sizes_are_named() {
     }
 }
 
+/// Noise of an expert's gate is what is left of it after columns have made up for each other.
+#[test]
+fn noise_is_that_of_errors_which_are_carried() {
+    let (gguf, facts, mut imatrix) = model();
+    let loss = |imatrix: &Imatrix, name: &str| {
+        let found = Auto::new(&gguf, facts, imatrix, PERMISSIONS, 2).unwrap().finish().unwrap();
+        let place = found.groups.iter().position(|group| group.tensors[0] == name).unwrap();
+        found.offers[place][1].loss
+    };
+    let (gate, down) = ("blk.1.ffn_gate_exps.weight", "blk.1.ffn_down_exps.weight");
+    let before = [gate, down].map(|name| loss(&imatrix, name));
+    let router = "blk.1.ffn_gate_inp.weight";
+    let n_cols = imatrix.get(router).unwrap().n_cols();
+    let moments = forerun_compute::moments::blocks(n_cols).flat_map(|(cols, _)| {
+        (0..cols.len()).flat_map(|i| (0..=i).map(move |j| if i == j { 1.0 } else { 0.8 }))
+    });
+    let known = imatrix.get(router).unwrap().clone().with_moments(router, moments.collect()).unwrap();
+    imatrix.insert(router.to_owned(), known);
+    let after = [gate, down].map(|name| loss(&imatrix, name));
+    assert!(after[0] < 0.6 * before[0], "{after:?} after {before:?}");
+    assert!((after[1] / before[1] - 1.0).abs() < 1e-9, "{after:?} after {before:?}");
+}
+
 #[test]
 fn a_size_that_is_too_small_is_refused_with_the_smallest() {
     let measured = measured(2);

@@ -22,13 +22,33 @@ fn imatrix() -> Imatrix {
     imatrix
 }
 
+/// The same, with moments of what the router sees: columns that are much alike.
+fn imatrix_with_moments() -> Imatrix {
+    let mut imatrix = imatrix();
+    let name = "blk.0.ffn_gate_inp.weight";
+    let moments = (0..256).flat_map(|i| (0..=i).map(move |j| if i == j { 1.0 } else { 0.9 }));
+    let router = Importance::new(name, 256, vec![1.0; 256], vec![8.0]).unwrap();
+    imatrix.insert(name.into(), router.with_moments(name, moments.collect()).unwrap());
+    imatrix
+}
+
 /// All rows of the tensor, encoded in pieces of `n` rows.
 fn encode(values: &[f32], quant: &str, n: usize, n_threads: usize) -> Result<Vec<u8>, String> {
-    let (tensor, imatrix) = (tensor(QuantType::F32), imatrix());
+    encode_with(&imatrix(), values, quant, n, n_threads)
+}
+
+fn encode_with(
+    imatrix: &Imatrix,
+    values: &[f32],
+    quant: &str,
+    n: usize,
+    n_threads: usize,
+) -> Result<Vec<u8>, String> {
+    let tensor = tensor(QuantType::F32);
     let recipe = Recipe::parse("test", &format!("default = \"{quant}\"")).unwrap();
     let tensors = [tensor.clone()];
-    let plan = Plan::new(&tensors, FACTS, &recipe, Some(&imatrix), Permissions::default()).unwrap();
-    let encoder = Encoder::new(&plan, FACTS, Some(&imatrix), n_threads);
+    let plan = Plan::new(&tensors, FACTS, &recipe, Some(imatrix), Permissions::default()).unwrap();
+    let encoder = Encoder::new(&plan, FACTS, Some(imatrix), n_threads);
     let to = encoder.target(&tensor);
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let mut out = vec![0; 24 * row_bytes(to, 256)];
@@ -61,7 +81,10 @@ proptest! {
     fn neither_threads_nor_pieces_change_a_byte(seed in any::<u32>(), n in 1_usize..9, n_threads in 1_usize..5) {
         let values = values(seed);
         for quant in ["Q2_K", "Q4_K", "Q6_K", "Q5_0", "BF16"] {
-            prop_assert_eq!(encode(&values, quant, n, n_threads), encode(&values, quant, 8, 1), "{}", quant);
+            for imatrix in [imatrix(), imatrix_with_moments()] {
+                let encode = |n, n_threads| encode_with(&imatrix, &values, quant, n, n_threads);
+                prop_assert_eq!(encode(n, n_threads), encode(8, 1), "{}", quant);
+            }
         }
     }
 }
@@ -81,6 +104,26 @@ fn each_expert_has_its_own_importance_and_an_unseen_one_none() {
 }
 
 #[test]
+fn experts_errors_are_carried_where_the_layers_moments_are_known() {
+    let values = values(4);
+    let (with, without) = (imatrix_with_moments(), imatrix());
+    let found = encode_with(&with, &values, "Q3_K", 8, 2).unwrap();
+    let plain = encode_with(&without, &values, "Q3_K", 8, 2).unwrap();
+    let expert = |bytes: &[u8], e: usize| bytes[e * 8 * 110..][..8 * 110].to_vec();
+    assert!(expert(&found, 1) == expert(&plain, 1), "of an unseen expert nothing is known");
+    let lookup = Lookup { imatrix: &with, n_experts: 3 };
+    let feedback = Feedback::new(256, lookup.moments(&tensor(QuantType::F32)).unwrap().1).unwrap();
+    let means = with.get(NAME).unwrap().mean_squares(0).unwrap();
+    let cost = |bytes: &[u8]| -> f64 {
+        let mut errors = vec![0.0; 8 * 256];
+        dequant::dequantise(QuantType::Q3_K, &expert(bytes, 0), &mut errors);
+        errors.iter_mut().zip(&values).for_each(|(error, value)| *error -= value);
+        errors.chunks(256).map(|errors| feedback.of(&means).cost(errors)).sum()
+    };
+    assert!(cost(&found) < 0.5 * cost(&plain), "{} of {}", cost(&found), cost(&plain));
+}
+
+#[test]
 fn values_that_no_type_holds_are_named() {
     for (bad, quant) in [
         (f32::NAN, "Q4_K"),
@@ -91,8 +134,8 @@ fn values_that_no_type_holds_are_named() {
     ] {
         let mut values = values(1);
         (values[13 * 256 + 7], values[20 * 256]) = (bad, bad);
-        for n_threads in [1, 4] {
-            let error = encode(&values, quant, 1, n_threads).unwrap_err();
+        for (n_threads, imatrix) in [(1, imatrix()), (4, imatrix()), (2, imatrix_with_moments())] {
+            let error = encode_with(&imatrix, &values, quant, 8, n_threads).unwrap_err();
             let words = format!("row 5 of matrix 1 of {NAME} holds {bad}; {quant} takes numbers up to ");
             assert!(error.starts_with(&words), "{error}");
         }

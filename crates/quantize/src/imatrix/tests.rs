@@ -16,6 +16,7 @@ fn sample() -> Imatrix {
     let experts = Importance::new("e", 2, vec![1.0, 2.0, 0.0, 0.0, 5.0, 6.0], vec![2.0, 0.0, 4.0]).unwrap();
     imatrix.insert("blk.0.ffn_gate_exps.weight".into(), experts);
     let all = Importance::new("a", 3, vec![3.0, 4.5, 0.0], vec![6.0]).unwrap();
+    let all = all.with_moments("a", vec![3.0, -1.0, 4.5, 0.0, 0.0, 0.0]).unwrap();
     imatrix.insert("blk.0.attn_q.weight".into(), all);
     imatrix
 }
@@ -76,6 +77,22 @@ fn unseen_experts_and_numbers_that_are_none_have_no_mean() {
         let passes_bounds = Importance::new("y", 1, vec![sum], vec![count]).unwrap();
         assert_eq!(passes_bounds.mean_squares(0), None, "{sum} over {count}");
     }
+}
+
+#[test]
+fn moments_that_can_not_be_are_refused() {
+    let one = || Importance::new("x", 2, vec![4.0, 9.0], vec![6.0]).unwrap();
+    let refused = |of: Importance, moments: &[f32], expect: &str| {
+        let error = of.with_moments("x", moments.to_vec()).unwrap_err().to_string();
+        assert_eq!(error, format!("the importance matrix's second moments of `x` are none: {expect}"));
+    };
+    assert_eq!(one().with_moments("x", vec![4.0, 1.0, 9.0]).unwrap().moments(), [4.0, 1.0, 9.0]);
+    assert_eq!(one().with_moments("x", Vec::new()).unwrap(), one());
+    refused(one(), &[4.0, 1.0], "there are 2, its columns have 3");
+    refused(one(), &[4.0, f32::NAN, 9.0], "number 1 is NaN, all must be finite");
+    refused(one(), &[4.0, 1.0, -9.0], "the squares of column 1 sum up to -9, which must be at least 0");
+    let two = Importance::new("x", 1, vec![4.0, 9.0], vec![6.0, 6.0]).unwrap();
+    refused(two, &[4.0], "there are 1, its columns have 0");
 }
 
 #[test]
@@ -142,6 +159,15 @@ fn entries_must_be_whole() {
     refused(
         &imatrix(&[("x.in_sum2", F32, &[8])]),
         "f has `x.in_sum2` without `x.counts`; each tensor needs both",
+    );
+    refused(
+        &imatrix(&[("x.in_moments", F32, &[3])]),
+        "f has `x.in_moments` without `x.in_sum2`; each tensor needs both",
+    );
+    let of_two: [(&str, QuantType, &[u64]); 2] = [("x.in_sum2", F32, &[2]), ("x.counts", F32, &[1])];
+    refused(
+        &imatrix(&[of_two[0], of_two[1], ("x.in_moments", F32, &[4])]),
+        "the importance matrix's second moments of `x` are none: there are 4, its columns have 3",
     );
     refused(
         &imatrix(&[("x.in_sum2", F32, &[5]), ("x.counts", F32, &[1, 2])]),
