@@ -164,9 +164,8 @@ fn entries_must_be_whole() {
         &imatrix(&[("x.in_moments", F32, &[3])]),
         "f has `x.in_moments` without `x.in_sum2`; each tensor needs both",
     );
-    let of_two: [(&str, QuantType, &[u64]); 2] = [("x.in_sum2", F32, &[2]), ("x.counts", F32, &[1])];
     refused(
-        &imatrix(&[of_two[0], of_two[1], ("x.in_moments", F32, &[4])]),
+        &imatrix(&[("x.in_sum2", F32, &[2]), ("x.counts", F32, &[1]), ("x.in_moments", F32, &[4])]),
         "the importance matrix's second moments of `x` are none: there are 4, its columns have 3",
     );
     refused(
