@@ -87,16 +87,16 @@ impl<const T: usize> Loop for Add<'_, T> {
                 let (lines, rest) = line.as_chunks_mut::<LANES>();
                 for (c, line) in lines.iter_mut().enumerate() {
                     let mut sums = *line;
-                    for t in 0..T {
-                        for i in 0..LANES {
-                            sums[i] += factors[t] * values[t].0[c][i];
+                    for (factor, values) in factors.iter().zip(&values) {
+                        for (sum, value) in sums.iter_mut().zip(&values.0[c]) {
+                            *sum += factor * value;
                         }
                     }
                     *line = sums;
                 }
                 for (j, sum) in rest.iter_mut().enumerate() {
-                    for t in 0..T {
-                        *sum += factors[t] * values[t].1[j];
+                    for (factor, values) in factors.iter().zip(&values) {
+                        *sum += factor * values.1[j];
                     }
                 }
                 left = next;
