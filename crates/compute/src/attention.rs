@@ -1,11 +1,11 @@
 //! The query heads of one key-value head over the keys and values so far: softmax attention in fixed blocks of keys.
 //!
-//! Keys are walked from position 0 in blocks of [`BLOCK`] with a running maximum, so that a row's sum has one order
+//! Keys are walked from the first that is seen in blocks of [`BLOCK`] with a running maximum, so that a row's sum has one order
 //! whatever else is in its step. Keys and values are widened to f32 once for all heads that share them.
 
 use std::ops::Range;
 
-use forerun_model::{AttentionShape, HEAD_DIM_MAX};
+use forerun_model::HEAD_DIM_MAX;
 
 use crate::kernels::Loop;
 use crate::kv_cache::KvRows;
@@ -14,29 +14,29 @@ use crate::ops::{dot, exp, max};
 /// Keys per block.
 pub const BLOCK: usize = 32;
 /// Query heads that are walked together.
-const HEADS: usize = 8;
+pub const HEADS: usize = 8;
 /// Columns of the values that are summed together, in registers.
 const COLUMNS: usize = 64;
 
-/// `out = softmax(q k / sqrt(head_dim)) v` over the first `n_keys` rows of the cache, for the query heads of one
-/// key-value head.
+/// `out = softmax(q k / sqrt(dim)) v` over some rows of the cache, for queries that see the same ones of one key-value
+/// head.
 #[derive(Debug)]
 pub struct Attend<'a> {
-    /// Sizes of heads.
-    pub shape: AttentionShape,
+    /// Channels of a head.
+    pub dim: usize,
     /// The key-value head.
     pub kv_head: usize,
     /// The first query; `stride` values lie from one to the next.
     pub queries: &'a [f32],
     /// Values from one query to the next.
     pub stride: usize,
-    /// Keys of all positions.
+    /// The cache's keys.
     pub keys: &'a KvRows,
-    /// Values of all positions.
+    /// The cache's values.
     pub values: &'a KvRows,
-    /// Positions that are seen.
-    pub n_keys: usize,
-    /// `[query heads of the key-value head, head_dim]`.
+    /// The rows that are seen, at least one.
+    pub rows: Range<usize>,
+    /// `[queries, dim]`.
     pub out: &'a mut [f32],
 }
 
@@ -55,7 +55,7 @@ impl Loop for Attend<'_> {
 
     #[inline(always)]
     fn run(mut self) {
-        let dim = self.shape.head_dim;
+        let dim = self.dim;
         let n_heads = self.out.len() / dim;
         self.out.fill(0.0);
         for first in (0..n_heads).step_by(HEADS) {
@@ -66,8 +66,8 @@ impl Loop for Attend<'_> {
                 shrink: [0.0; HEADS],
                 weights: [[0.0; BLOCK]; HEADS],
             };
-            for start in (0..self.n_keys).step_by(BLOCK) {
-                let rows = start..self.n_keys.min(start + BLOCK);
+            for start in self.rows.clone().step_by(BLOCK) {
+                let rows = start..self.rows.end.min(start + BLOCK);
                 self.weigh(&heads, rows.clone(), &mut running);
                 self.add(&heads, rows, &running);
             }
@@ -85,7 +85,7 @@ impl Attend<'_> {
     #[inline(always)]
     #[expect(clippy::cast_precision_loss, reason = "a head has few channels")]
     fn weigh(&self, heads: &Range<usize>, rows: Range<usize>, running: &mut Running) {
-        let dim = self.shape.head_dim;
+        let dim = self.dim;
         let scale = 1.0 / (dim as f32).sqrt();
         let mut key = [0.0; HEAD_DIM_MAX];
         let key = &mut key[..dim];
@@ -113,7 +113,7 @@ impl Attend<'_> {
     /// Adds a block's weighted values.
     #[inline(always)]
     fn add(&mut self, heads: &Range<usize>, rows: Range<usize>, running: &Running) {
-        let dim = self.shape.head_dim;
+        let dim = self.dim;
         let mut block = [[0.0; COLUMNS]; BLOCK];
         for column in (0..dim).step_by(COLUMNS) {
             let width = COLUMNS.min(dim - column);
@@ -140,8 +140,6 @@ impl Attend<'_> {
 
 #[cfg(test)]
 mod tests {
-    use forerun_model::AttentionParts;
-
     use super::*;
     use crate::kernels::Isa;
     use crate::kv_cache::KvType;
@@ -150,58 +148,76 @@ mod tests {
         ((i * 7 + j * 13) % 29) as f32 / 7.0 - 2.0
     }
 
-    /// One softmax over all keys, in f64.
-    fn plain(query: &[f32], column: usize, n: usize) -> Vec<f64> {
+    /// One softmax over the keys of `rows`, in f64.
+    fn plain(query: &[f32], column: usize, rows: Range<usize>) -> Vec<f64> {
         let dim = query.len();
         let key = |i, j| f64::from(value(i, column + j));
-        let scores: Vec<f64> = (0..n)
-            .map(|i| (0..dim).map(|j| f64::from(query[j]) * key(i, j)).sum::<f64>() / (dim as f64).sqrt())
-            .collect();
-        let max = scores.iter().fold(f64::MIN, |m, &s| m.max(s));
-        let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-        let weight = |i: usize| (scores[i] - max).exp() / total;
-        (0..dim).map(|j| (0..n).map(|i| weight(i) * key(i + 3, j)).sum()).collect()
+        let score = |i| (0..dim).map(|j| f64::from(query[j]) * key(i, j)).sum::<f64>() / (dim as f64).sqrt();
+        let max = rows.clone().map(score).fold(f64::MIN, f64::max);
+        let weight = |i: usize| (score(i) - max).exp();
+        let total: f64 = rows.clone().map(weight).sum();
+        (0..dim).map(|j| rows.clone().map(|i| weight(i) * key(i + 3, j)).sum::<f64>() / total).collect()
     }
 
     #[test]
     fn blocks_give_what_one_softmax_gives() {
-        let parts = AttentionParts { gate: false, head_norms: false };
         // Heads beyond those that are walked together, columns beyond those that are summed together.
-        for (n_heads, n_kv_heads, head_dim, n) in
-            [(2, 1, 4, 101), (4, 2, 64, 31), (10, 1, 72, 33), (18, 2, 256, 65), (1, 1, 1, 1)]
-        {
-            let shape = AttentionShape { n_heads, n_kv_heads, head_dim, parts };
-            let width = shape.kv_width();
-            for kv in [KvType::F32, KvType::F16] {
+        for (n_queries, n_kv_heads, dim, rows) in [
+            (2, 1, 4, 0..101),
+            (2, 2, 64, 0..31),
+            (10, 1, 72, 0..33),
+            (9, 2, 256, 0..65),
+            (3, 1, 8, 35..69),
+            (1, 1, 1, 0..1),
+        ] {
+            let width = n_kv_heads * dim;
+            for (kv, bound) in [(KvType::F32, 1e-5), (KvType::F16, 3e-3)] {
+                let n = rows.end;
                 let (mut keys, mut values) = (KvRows::new(kv, n, width), KvRows::new(kv, n, width));
                 for i in 0..n {
                     keys.write(i, &(0..width).map(|j| value(i, j)).collect::<Vec<_>>());
                     values.write(i, &(0..width).map(|j| value(i + 3, j)).collect::<Vec<_>>());
                 }
-                check(shape, (&keys, &values), n, if kv == KvType::F32 { 1e-5 } else { 3e-3 });
+                (0..n_kv_heads).for_each(|head| check(n_queries, head, dim, (&keys, &values), &rows, bound));
             }
         }
     }
 
-    fn check(shape: AttentionShape, (keys, values): (&KvRows, &KvRows), n_keys: usize, bound: f64) {
-        let (dim, group) = (shape.head_dim, shape.n_heads / shape.n_kv_heads);
+    fn check(
+        n_queries: usize,
+        kv_head: usize,
+        dim: usize,
+        (keys, values): (&KvRows, &KvRows),
+        rows: &Range<usize>,
+        bound: f64,
+    ) {
         let stride = dim + 3;
-        let queries: Vec<f32> = (0..group * stride).map(|i| value(i, i / 5) / 2.0).collect();
-        for kv_head in 0..shape.n_kv_heads {
-            let mut bits = Vec::new();
-            for isa in Isa::all() {
-                let mut out = vec![f32::NAN; group * dim];
-                let queries = &queries;
-                isa.run(Attend { shape, kv_head, queries, stride, keys, values, n_keys, out: &mut out });
-                for (head, out) in out.chunks_exact(dim).enumerate() {
-                    let want = plain(&queries[head * stride..][..dim], kv_head * dim, n_keys);
-                    for (out, want) in out.iter().zip(want) {
-                        assert!((f64::from(*out) - want).abs() < bound, "{shape:?} {out} {want}");
-                    }
+        let queries: Vec<f32> = (0..n_queries * stride).map(|i| value(i, i / 5) / 2.0).collect();
+        let mut bits = Vec::new();
+        for isa in Isa::all() {
+            let mut out = vec![f32::NAN; n_queries * dim];
+            let (queries, rows) = (&queries, rows.clone());
+            isa.run(Attend {
+                dim,
+                kv_head,
+                queries,
+                stride,
+                keys,
+                values,
+                rows: rows.clone(),
+                out: &mut out,
+            });
+            for (i, out) in out.chunks_exact(dim).enumerate() {
+                let want = plain(&queries[i * stride..][..dim], kv_head * dim, rows.clone());
+                for (out, want) in out.iter().zip(want) {
+                    assert!(
+                        (f64::from(*out) - want).abs() < bound,
+                        "{n_queries} {dim} {rows:?} {out} {want}"
+                    );
                 }
-                bits.push(out.iter().map(|v| v.to_bits()).collect::<Vec<_>>());
             }
-            assert!(bits.iter().all(|b| *b == bits[0]), "every instruction set gives the same bits");
+            bits.push(out.iter().map(|v| v.to_bits()).collect::<Vec<_>>());
         }
+        assert!(bits.iter().all(|b| *b == bits[0]), "every instruction set gives the same bits");
     }
 }

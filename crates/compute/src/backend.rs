@@ -4,6 +4,7 @@ use forerun_arena::ReadLease;
 use forerun_model::{LayerId, PartOffsets, Position, Routing, Stage, TokenId, Use};
 
 use crate::ComputeError;
+use crate::sequence::Checkpoint;
 
 /// One of the sequences (token histories with their caches) that a backend keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,13 +59,27 @@ pub struct ExpertJob<'a> {
     pub uses: &'a [Use],
 }
 
-/// What a step leaves: logits `[n_wanted, n_vocab]` of the rows that wanted them, in row order.
+/// Which of a model's states a step brings out, of every row: what drafters read. The default is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taps {
+    /// Layers whose outputs (the residual stream after them) are wanted, ascending.
+    pub layers: Vec<LayerId>,
+    /// Whether the states after the last norm are wanted.
+    pub normed: bool,
+}
+
+/// What a step leaves: logits `[n_wanted, n_vocab]` of the rows that wanted them, in row order, and what is tapped of
+/// every row.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
     /// Entries per row.
     pub n_vocab: usize,
     /// Logits, row-major.
     pub logits: Vec<f32>,
+    /// Outputs of the tapped layers, `[rows, layers, hidden]`; empty when there are none.
+    pub taps: Vec<f32>,
+    /// States after the last norm, `[rows, hidden]`; empty when they aren't tapped.
+    pub normed: Vec<f32>,
 }
 
 impl StepOutput {
@@ -132,4 +147,17 @@ pub trait Backend {
     /// # Errors
     /// [`ComputeError`] when there is no finished step, or fewer than all rows are accepted without `may_reject`.
     fn accept(&mut self, n_rows: usize) -> Result<(), ComputeError>;
+
+    /// Copies what can't be cut back of what was accepted (recurrent states) into `checkpoint`, in place of what it held.
+    ///
+    /// # Errors
+    /// [`ComputeError::Sequence`] when there is no such sequence.
+    fn save(&self, sequence: SequenceIdx, checkpoint: &mut Checkpoint) -> Result<(), ComputeError>;
+
+    /// Cuts a sequence back to where `checkpoint` was saved; a step under way is abandoned. What was accepted until then
+    /// must still be what the sequence begins with.
+    ///
+    /// # Errors
+    /// [`ComputeError`] when there is no such sequence, it holds fewer tokens, or the checkpoint is another model's.
+    fn restore(&mut self, sequence: SequenceIdx, checkpoint: &Checkpoint) -> Result<(), ComputeError>;
 }

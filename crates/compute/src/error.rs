@@ -63,6 +63,16 @@ pub enum ComputeError {
         /// What the sequence holds.
         held: usize,
     },
+    /// A checkpoint that isn't one of the sequence's.
+    #[error(
+        "a checkpoint of {checkpoint} tokens can't be restored: the sequence holds {held}, or its model is another"
+    )]
+    Checkpoint {
+        /// Tokens of the checkpoint.
+        checkpoint: usize,
+        /// Tokens that the sequence holds.
+        held: usize,
+    },
     /// A sequence that the backend wasn't made for.
     #[error("no sequence {sequence}: this backend keeps {n_sequences}")]
     Sequence {

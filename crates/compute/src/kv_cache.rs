@@ -46,6 +46,11 @@ impl KvRows {
         Self { width, store }
     }
 
+    /// Values of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// Stores `values` as row `row`.
     pub fn write(&mut self, row: usize, values: &[f32]) {
         let range = row * self.width..(row + 1) * self.width;
@@ -63,6 +68,15 @@ impl KvRows {
             Store::F16(rows) => {
                 rows[start..start + out.len()].reinterpret_cast::<f16>().convert_to_f32_slice(out);
             }
+        }
+    }
+
+    /// Moves `n` rows from row `from` on to row `to` on.
+    pub fn shift(&mut self, from: usize, to: usize, n: usize) {
+        let (range, to) = (from * self.width..(from + n) * self.width, to * self.width);
+        match &mut self.store {
+            Store::F32(rows) => rows.copy_within(range, to),
+            Store::F16(rows) => rows.copy_within(range, to),
         }
     }
 }

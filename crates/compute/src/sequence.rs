@@ -8,9 +8,6 @@ use forerun_model::{LayerKind, ModelShape};
 
 use crate::kv_cache::{KvRows, KvType};
 
-/// Most rows of a step of which fewer may be accepted.
-pub const LOG_ROWS_MAX: usize = 16;
-
 /// A sequence's memory, allocated once.
 #[derive(Debug)]
 pub struct Sequence {
@@ -56,9 +53,36 @@ pub struct Log {
     pub betas: Vec<f32>,
 }
 
+/// What is kept of a sequence so that it can be cut back to where it was: the states that only go forward. Keys and
+/// values aren't part of it, since theirs are rows that can be forgotten.
+#[derive(Clone, Debug, Default)]
+pub struct Checkpoint {
+    /// Tokens that were held.
+    pub len: usize,
+    /// The backend's states then, in an order of its own.
+    pub values: Vec<f32>,
+}
+
+impl Checkpoint {
+    /// Bytes that a checkpoint of a model of `shape` takes.
+    pub fn bytes(shape: &ModelShape) -> u64 {
+        Sequence::state_bytes(shape) / 2
+    }
+}
+
+impl Log {
+    fn new(shape: &ModelShape, rows: usize) -> Self {
+        let (channels, heads) =
+            shape.delta_net.map_or((0, 0), |net| (net.conv_channels(), net.n_value_heads));
+        let room = |width: usize| Vec::with_capacity(rows * width);
+        Self { projections: room(channels), log_decays: room(heads), betas: room(heads) }
+    }
+}
+
 impl Sequence {
-    /// An empty sequence with room for `context` tokens.
-    pub fn new(shape: &ModelShape, kv: KvType, context: usize) -> Self {
+    /// An empty sequence with room for `context` tokens, and for the log of steps of up to `log_rows` rows of which fewer
+    /// may be accepted.
+    pub fn new(shape: &ModelShape, kv: KvType, context: usize, log_rows: usize) -> Self {
         let width = shape.attention.kv_width();
         let layer = |kind: &LayerKind| match kind {
             LayerKind::Attention => LayerMemory::Attention {
@@ -68,7 +92,7 @@ impl Sequence {
             LayerKind::DeltaNet => {
                 let (state_len, conv_len) = Self::state_lens(shape);
                 let copy = || Recurrent { state: vec![0.0; state_len], conv: vec![0.0; conv_len] };
-                LayerMemory::DeltaNet(Box::new([copy(), copy()]), Log::default())
+                LayerMemory::DeltaNet(Box::new([copy(), copy()]), Log::new(shape, log_rows))
             }
         };
         Self { len: 0, committed: 0, layers: shape.layers.iter().map(layer).collect() }
@@ -86,6 +110,12 @@ impl Sequence {
         (shape.n_layers_of(LayerKind::DeltaNet) * 2 * 4 * (state_len + conv_len)) as u64
     }
 
+    /// Bytes of the logs that [`Self::new`] allocates for steps of up to `log_rows` rows.
+    pub fn log_bytes(shape: &ModelShape, log_rows: usize) -> u64 {
+        let row = shape.delta_net.map_or(0, |net| net.conv_channels() + 2 * net.n_value_heads);
+        (shape.n_layers_of(LayerKind::DeltaNet) * log_rows * 4 * row) as u64
+    }
+
     /// Values of a delta-net layer's state and history.
     fn state_lens(shape: &ModelShape) -> (usize, usize) {
         shape.delta_net.map_or((0, 0), |net| (net.state_len(), net.conv_len()))
@@ -100,6 +130,49 @@ impl Sequence {
                 copies[self.committed].conv.fill(0.0);
             }
         }
+    }
+
+    /// Copies the committed states into `checkpoint`.
+    pub fn save(&self, checkpoint: &mut Checkpoint) {
+        checkpoint.len = self.len;
+        checkpoint.values.clear();
+        // At once, so that it takes no more than it holds.
+        checkpoint.values.reserve_exact(self.n_state_values());
+        for layer in &self.layers {
+            if let LayerMemory::DeltaNet(copies, _) = layer {
+                checkpoint.values.extend_from_slice(&copies[self.committed].state);
+                checkpoint.values.extend_from_slice(&copies[self.committed].conv);
+            }
+        }
+    }
+
+    /// Values of all recurrent states.
+    fn n_state_values(&self) -> usize {
+        let of = |layer: &LayerMemory| match layer {
+            LayerMemory::Attention { .. } => 0,
+            LayerMemory::DeltaNet(copies, _) => copies[0].state.len() + copies[0].conv.len(),
+        };
+        self.layers.iter().map(of).sum()
+    }
+
+    /// Goes back to where `checkpoint` was saved; `false`, and nothing has changed, when it isn't one of this sequence's.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> bool {
+        if checkpoint.len > self.len || checkpoint.values.len() != self.n_state_values() {
+            return false;
+        }
+        self.len = checkpoint.len;
+        let mut rest = &checkpoint.values[..];
+        for layer in &mut self.layers {
+            if let LayerMemory::DeltaNet(copies, _) = layer {
+                let Recurrent { state, conv } = &mut copies[self.committed];
+                for values in [state, conv] {
+                    let (saved, others) = rest.split_at(values.len());
+                    values.copy_from_slice(saved);
+                    rest = others;
+                }
+            }
+        }
+        true
     }
 
     /// The memory of layer `layer` and which copy of its state is committed.

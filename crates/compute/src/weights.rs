@@ -4,12 +4,14 @@
 
 mod delta_net;
 mod guess_router;
+mod prediction;
 
 use forerun_model::names::{OUTPUT, OUTPUT_NORM, TOKEN_EMBD, block, block_bare};
 use forerun_model::{AttentionShape, ExpertLayout, LayerId, LayerKind, ModelShape, ShapeError};
 
 use crate::ComputeError;
 use crate::tensor::{Tensor, check_type};
+pub(crate) use prediction::Entry;
 
 /// All resident tensors of a model and the layout of its experts.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub struct Weights {
     pub(crate) output_norm: Vec<f32>,
     pub(crate) output: Tensor,
     pub(crate) layers: Vec<LayerWeights>,
+    /// Of a prediction block.
+    pub(crate) entry: Option<Entry>,
     regrouped: Regrouped,
 }
 
@@ -141,11 +145,21 @@ impl Weights {
         let output_norm = binder.vector(OUTPUT_NORM)?;
         let layers = shape.layer_ids().map(|layer| binder.layer(layer)).collect::<Result<_, _>>()?;
         let (regrouped, (shape, experts)) = (binder.regrouped, (shape.clone(), experts.to_vec()));
-        Ok(Self { shape, experts, embedding, output_norm, output, layers, regrouped })
+        Ok(Self { shape, experts, embedding, output_norm, output, layers, entry: None, regrouped })
     }
 }
 
 impl Weights {
+    /// The table of embeddings, `[n_vocab, hidden]`.
+    pub fn embedding(&self) -> &Tensor {
+        &self.embedding
+    }
+
+    /// The head, `[n_vocab, hidden]`; the table of embeddings where a file has no other.
+    pub fn head(&self) -> &Tensor {
+        &self.output
+    }
+
     /// Bytes that this value holds itself: vectors decoded to f32, and matrices whose rows were brought into another
     /// order. All other matrices are borrowed.
     pub fn own_bytes(&self) -> u64 {
@@ -154,7 +168,8 @@ impl Weights {
             Mixer::DeltaNet(w) => w.conv.len() + w.a.len() + w.dt.len() + w.norm.len(),
         };
         let layer = |l: &LayerWeights| l.attn_norm.len() + l.post_norm.len() + mixer(&l.mixer);
-        let n_values = self.output_norm.len() + self.layers.iter().map(layer).sum::<usize>();
+        let entry = self.entry.as_ref().map_or(0, |entry| entry.token_norm.len() + entry.state_norm.len());
+        let n_values = entry + self.output_norm.len() + self.layers.iter().map(layer).sum::<usize>();
         4 * n_values as u64 + self.regrouped.bytes
     }
 

@@ -88,6 +88,36 @@ pub enum ShapeError {
         /// Dimensions that the header needs, fastest first.
         expected: Vec<u64>,
     },
+    /// A key asks for something that isn't done here, and that results depend on.
+    #[error("metadata key `{key}` is {found}; supported: {supported}")]
+    KeyUnsupported {
+        /// The key.
+        key: String,
+        /// What the file says.
+        found: String,
+        /// What would be right.
+        supported: &'static str,
+    },
+    /// A tensor that isn't known, in a file whose every tensor changes results.
+    #[error("tensor `{}` is not supported: {supported}", name.escape_debug())]
+    UnsupportedTensor {
+        /// Its name.
+        name: String,
+        /// What would be right.
+        supported: &'static str,
+    },
+    /// An entry of a table of indices is none of what it points into.
+    #[error("tensor `{name}` has {value} at {row}; it must be below {limit}")]
+    TensorIndex {
+        /// Its name.
+        name: String,
+        /// The entry.
+        row: usize,
+        /// Its value.
+        value: i64,
+        /// What there is.
+        limit: usize,
+    },
     /// A matrix whose rows don't fill whole blocks of its type.
     #[error("rows of {n_cols} values can't be stored as {quant}: its blocks hold {block_len}")]
     RowBlocks {

@@ -6,6 +6,7 @@
 //!
 //! Never here: files, threads, arithmetic on weights, unsafe code.
 
+pub mod drafter;
 pub mod error;
 pub mod ids;
 pub mod layout;
@@ -16,6 +17,7 @@ pub mod routing;
 pub mod shape;
 pub mod time;
 
+pub use drafter::DrafterShape;
 pub use error::ShapeError;
 pub use ids::{ExpertId, ExpertKey, LayerId, TokenId};
 pub use layout::{ExpertLayout, MatrixLayout, PartOffsets};

@@ -41,11 +41,11 @@ pub struct Spec {
 }
 
 impl Spec {
-    fn matrix(name: String, n_cols: usize, n_rows: usize) -> Self {
+    pub(crate) fn matrix(name: String, n_cols: usize, n_rows: usize) -> Self {
         Self { names: vec![name], dims: vec![n_cols as u64, n_rows as u64], optional: false }
     }
 
-    fn vector(name: String, len: usize) -> Self {
+    pub(crate) fn vector(name: String, len: usize) -> Self {
         Self { names: vec![name], dims: vec![len as u64], optional: false }
     }
 
@@ -54,7 +54,7 @@ impl Spec {
         self
     }
 
-    fn optional(mut self) -> Self {
+    pub(crate) fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
@@ -83,6 +83,27 @@ pub fn resident(shape: &ModelShape) -> Vec<Spec> {
         }
         moe(shape, layer, &mut specs);
     }
+    specs
+}
+
+/// Every resident tensor of the first prediction block of `shape`, and the last norm, which may stand in for the block's.
+pub fn prediction(shape: &ModelShape) -> Vec<Spec> {
+    let (d, layer) = (shape.hidden, LayerId(u16::try_from(shape.n_layers()).unwrap_or(u16::MAX)));
+    let own = |name: &str| block(layer, &format!("nextn.{name}"));
+    let norm = Spec::vector(block(layer, "post_attention_norm"), d);
+    let mut specs = vec![
+        Spec::vector(OUTPUT_NORM.into(), d),
+        Spec::matrix(own("eh_proj"), 2 * d, d),
+        Spec::vector(own("enorm"), d),
+        Spec::vector(own("hnorm"), d),
+        Spec::vector(own("shared_head_norm"), d).optional(),
+        Spec::matrix(own("embed_tokens"), d, shape.n_vocab).optional(),
+        Spec::matrix(own("shared_head_head"), d, shape.n_vocab).optional(),
+        Spec::vector(block(layer, "attn_norm"), d),
+        norm.or(block(layer, "ffn_norm")),
+    ];
+    attention(d, &shape.attention, layer, &mut specs);
+    moe(shape, layer, &mut specs);
     specs
 }
 

@@ -5,7 +5,7 @@
 //! one registry; nothing below asks for a name.
 
 mod architecture;
-mod header;
+pub(crate) mod header;
 
 use crate::metadata::{self, KeyValue, KeyValues};
 use crate::{LayerId, ShapeError};

@@ -48,6 +48,8 @@ pub struct Record {
 #[derive(Clone, Debug)]
 pub struct Catalog {
     layers: Vec<Layer>,
+    /// Those that aren't prediction blocks.
+    n_trunk: usize,
     n_experts: usize,
 }
 
@@ -100,10 +102,20 @@ impl Catalog {
     /// [`OpenError::Shape`] names a tensor that is missing or has other dimensions than the header needs;
     /// [`OpenError::ExpertType`] and [`OpenError::ExpertSize`] name experts that no slot can hold.
     pub fn new(shape: &ModelShape, gguf: &Gguf) -> Result<Self, OpenError> {
+        Self::with_blocks(shape, gguf, 0)
+    }
+
+    /// The same with the experts of the first `n_blocks` prediction blocks, as layers after the last. Packed files keep them
+    /// as they were.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_blocks(shape: &ModelShape, gguf: &Gguf, n_blocks: usize) -> Result<Self, OpenError> {
         let keys = PackKeys::read(&gguf.metadata, shape.n_layers(), shape.moe.n_experts)?;
         let finder = Finder { shape, gguf, keys };
-        let layers = shape.layer_ids().map(|layer| finder.layer(layer)).collect::<Result<_, _>>()?;
-        Ok(Self { layers, n_experts: shape.moe.n_experts })
+        let ids = 0..u16::try_from(shape.n_layers() + n_blocks).unwrap_or(u16::MAX);
+        let layers = ids.map(|layer| finder.layer(LayerId(layer))).collect::<Result<_, _>>()?;
+        Ok(Self { layers, n_trunk: shape.n_layers(), n_experts: shape.moe.n_experts })
     }
 
     /// Layers.
@@ -137,9 +149,9 @@ impl Catalog {
         per_expert.sum::<u64>() * self.n_experts as u64
     }
 
-    /// Whether every record has a checksum.
+    /// Whether every record has a checksum, prediction blocks apart: what they say is verified anyway.
     pub fn has_checksums(&self) -> bool {
-        let n_layers = u16::try_from(self.layers.len()).unwrap_or(u16::MAX);
+        let n_layers = u16::try_from(self.n_trunk).unwrap_or(u16::MAX);
         (0..n_layers)
             .all(|layer| self.record(ExpertKey::new(layer, 0)).is_some_and(|record| record.crc32c.is_some()))
     }
@@ -225,7 +237,8 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn layer(&self, layer: LayerId) -> Result<Layer, OpenError> {
         let [gate, up, down] = PARTS;
-        let found = if let Some(keys) = &self.keys {
+        let is_layer = layer.idx() < self.shape.n_layers();
+        let found = if let Some(keys) = self.keys.as_ref().filter(|_| is_layer) {
             self.packed(layer, keys)?
         } else if self.gguf.tensor(&names::block(layer, "ffn_gate_up_exps")).is_some() {
             self.fused(layer)?
@@ -370,6 +383,7 @@ pub(crate) mod tests {
         let run = |file, offset_bytes| Run { first: Place { file, offset_bytes }, stride_bytes: 2560 };
         let [gate_file, up, down] = files;
         let places = Places::Regular([run(gate_file, 1001), run(up, 1_021_001), run(down, 2_041_001)]);
-        Catalog { layers: vec![Layer::new(LayerId(0), layout, places).unwrap()], n_experts: 8 }
+        let layers = vec![Layer::new(LayerId(0), layout, places).unwrap()];
+        Catalog { layers, n_trunk: 1, n_experts: 8 }
     }
 }

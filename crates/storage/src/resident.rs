@@ -60,8 +60,17 @@ impl Resident {
     /// [`OpenError::Io`] when the system can't map or read one.
     pub fn load(shape: &ModelShape, gguf: &Gguf, mode: ResidentMode) -> Result<Self, OpenError> {
         let specs = names::resident(shape);
+        let unknown = unknown(shape, gguf, &specs);
+        Ok(Self { unknown, ..Self::load_specs(&specs, gguf, mode)? })
+    }
+
+    /// Finds every tensor of `specs`, of a file that is no model with experts. None counts as unknown.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_specs(specs: &[Spec], gguf: &Gguf, mode: ResidentMode) -> Result<Self, OpenError> {
         let mut tensors = Vec::with_capacity(specs.len());
-        for spec in &specs {
+        for spec in specs {
             let Some(info) = find(gguf, spec)? else { continue };
             let file = &gguf.files().files()[usize::from(info.file)];
             let name = spec.names[0].clone();
@@ -73,8 +82,7 @@ impl Resident {
             });
         }
         tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let unknown = unknown(shape, gguf, &specs);
-        Ok(Self { tensors, unknown })
+        Ok(Self { tensors, unknown: Vec::new() })
     }
 
     /// The tensor of that usual name (the first of its [`Spec::names`]).

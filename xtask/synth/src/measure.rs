@@ -109,7 +109,8 @@ impl Rig {
         let catalog = Arc::new(Catalog::new(&shape, &gguf)?);
         let resident = Resident::load(&shape, &gguf, ResidentMode::Mapped)?;
         let weights = bind_weights(&shape, &catalog, &resident)?;
-        let stack = StackConfig { n_sequences: 1, context: n_tokens, rows_max: 1, kv: KvType::F16 };
+        let stack =
+            StackConfig { n_sequences: 1, context: n_tokens, rows_max: 1, log_rows: 0, kv: KvType::F16 };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let backend = Cpu::cpu(weights, stack, n_threads.unwrap_or(cores))?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());

@@ -8,9 +8,9 @@ use crate::activation::Rows;
 use crate::attention::Attend;
 use crate::kernels::Loop;
 use crate::kv_cache::KvRows;
-use crate::ops::{add_to_rows, rms_norm_in_place, sigmoid};
+use crate::loops::{Add, Turn};
+use crate::ops::{add_to_rows, sigmoid};
 use crate::products::{Product, Products};
-use crate::rope::rotate;
 use crate::sequence::LayerMemory;
 use crate::tap;
 use crate::tensor::Matrix;
@@ -60,23 +60,6 @@ impl<P: Products> Stack<P> {
     }
 }
 
-/// `x += out`.
-struct Add<'a> {
-    x: &'a mut [f32],
-    out: &'a [f32],
-}
-
-impl Loop for Add<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for (x, out) in self.x.iter_mut().zip(self.out) {
-            *x += out;
-        }
-    }
-}
-
 fn attention<P: Products>(
     shape: &ModelShape,
     w: &AttentionWeights,
@@ -120,8 +103,8 @@ fn attention<P: Products>(
     products.workers().rows(inner, group * dim, work_bytes, |i, out| {
         let (row, kv_head) = (i / att.n_kv_heads, i % att.n_kv_heads);
         let queries = &queries[(row * att.n_heads + kv_head * group) * stride..][..group * stride];
-        let n_keys = past + row + 1;
-        isa.run(Attend { shape: *att, kv_head, queries, stride, keys, values, n_keys, out: &mut *out });
+        let rows = 0..past + row + 1;
+        isa.run(Attend { dim, kv_head, queries, stride, keys, values, rows, out: &mut *out });
         if att.parts.gate {
             isa.run(Gate { dim, queries_and_gates: queries, out });
         }
@@ -151,31 +134,6 @@ fn turn_heads<P: Products>(
     let workers = products.workers();
     workers.rows(keys, k_width, 4 * keys.len(), |row, heads| turn(heads, row, k_norm, dim));
     workers.rows(queries, q_width, 4 * queries.len(), |row, heads| turn(heads, row, q_norm, stride));
-}
-
-/// Normalises (where there is a norm) and rotates the heads of one row; `stride` values lie from one to the next.
-struct Turn<'a> {
-    heads: &'a mut [f32],
-    dim: usize,
-    stride: usize,
-    /// Heads that have none are only rotated.
-    norm: Option<&'a [f32]>,
-    eps: f32,
-    table: &'a [f32],
-}
-
-impl Loop for Turn<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for head in self.heads.chunks_exact_mut(self.stride) {
-            if let Some(norm) = self.norm {
-                rms_norm_in_place(&mut head[..self.dim], norm, self.eps);
-            }
-            rotate(&mut head[..self.dim], self.table);
-        }
-    }
 }
 
 /// Multiplies each head's output with the sigmoid of its gate.

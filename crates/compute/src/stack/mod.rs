@@ -1,5 +1,6 @@
 //! The whole stack over one kind of products: what [`Reference`] and [`Cpu`] have in common.
 
+mod entry;
 mod mixer;
 mod moe;
 mod recurrence;
@@ -7,15 +8,15 @@ mod scratch;
 
 use forerun_model::{LayerId, ModelShape, Routing, Stage};
 
-use crate::activation::Rows;
-use crate::backend::{Backend, ExpertJob, Row, Scores, Step, StepOutput};
+use crate::activation::{Activations, Rows};
+use crate::backend::{Backend, ExpertJob, Row, Scores, Step, StepOutput, Taps};
 use crate::dequant::dequantise;
 use crate::kernels::{Loop, best};
 use crate::kv_cache::KvType;
-use crate::ops::rms_norm;
+use crate::loops::Norm;
 use crate::products::{Exact, Product, Products, Quantised, Rounding};
 use crate::rope::Rope;
-use crate::sequence::{LOG_ROWS_MAX, Sequence};
+use crate::sequence::{Checkpoint, Sequence};
 use crate::tap::{InputTap, Inputs, Tap};
 use crate::weights::Weights;
 use crate::workers::Workers;
@@ -36,6 +37,8 @@ pub struct StackConfig {
     pub context: usize,
     /// Most rows of a step.
     pub rows_max: usize,
+    /// Most rows of a step of which fewer may be accepted; 0: there are no such steps.
+    pub log_rows: usize,
     /// How keys and values are stored.
     pub kv: KvType,
 }
@@ -45,7 +48,7 @@ pub struct StackConfig {
 pub struct StackBytes {
     /// Keys and values.
     pub kv: u64,
-    /// Recurrent states, in two copies.
+    /// Recurrent states, in two copies, and the logs of steps that may be rejected.
     pub state: u64,
     /// Buffers of a step.
     pub scratch: u64,
@@ -57,7 +60,8 @@ impl StackConfig {
         let n = self.n_sequences as u64;
         StackBytes {
             kv: Sequence::kv_bytes(shape, self.kv, self.context).saturating_mul(n),
-            state: Sequence::state_bytes(shape).saturating_mul(n),
+            state: (Sequence::state_bytes(shape) + Sequence::log_bytes(shape, self.log_rows))
+                .saturating_mul(n),
             scratch: Scratch::bytes(shape, self.rows_max),
         }
     }
@@ -78,6 +82,11 @@ pub struct Stack<P> {
     chosen: Vec<(forerun_model::ExpertId, f32)>,
     expert_rows: Vec<u32>,
     tap: Tap,
+    taps: Taps,
+    /// Outputs of the tapped layers, `[rows, layers, hidden]`.
+    tapped: Vec<f32>,
+    /// What enters a prediction block, `[rows, 2 * hidden]`.
+    entry: Activations,
 }
 
 /// The step under way.
@@ -105,7 +114,12 @@ impl Cpu {
     /// # Errors
     /// [`ComputeError::Threads`] when the threads can't be started.
     pub fn cpu(weights: Weights, config: StackConfig, n_threads: usize) -> Result<Self, ComputeError> {
-        Ok(Self::new(weights, config, Quantised::new(best(), Workers::new(n_threads)?)))
+        Ok(Self::on(weights, config, Workers::new(n_threads)?))
+    }
+
+    /// The same on threads that are there already.
+    pub fn on(weights: Weights, config: StackConfig, workers: Workers) -> Self {
+        Self::new(weights, config, Quantised::new(best(), workers))
     }
 
     /// The name of the kernels in use.
@@ -115,11 +129,11 @@ impl Cpu {
 }
 
 impl<P: Products> Stack<P> {
-    /// A stack over `weights`; allocates caches, states and buffers now, but for the log of a step that may be rejected,
-    /// which grows to its bound with the steps.
+    /// A stack over `weights`; allocates caches, states and buffers now.
     pub fn new(weights: Weights, config: StackConfig, products: P) -> Self {
         let shape = &weights.shape;
-        let sequence = |_| Sequence::new(shape, config.kv, config.context);
+        let entry_rows = weights.entry.as_ref().map_or(0, |_| config.rows_max);
+        let sequence = |_| Sequence::new(shape, config.kv, config.context, config.log_rows);
         Self {
             rope: Rope::new(&shape.rope),
             sequences: (0..config.n_sequences).map(sequence).collect(),
@@ -131,6 +145,9 @@ impl<P: Products> Stack<P> {
             chosen: Vec::with_capacity(shape.moe.top_k),
             expert_rows: Vec::with_capacity(config.rows_max),
             tap: Tap::default(),
+            taps: Taps::default(),
+            tapped: Vec::new(),
+            entry: Activations::with_capacity(entry_rows, 2 * shape.hidden),
             weights,
         }
     }
@@ -139,6 +156,13 @@ impl<P: Products> Stack<P> {
     #[must_use]
     pub fn tapped(self, tap: Box<dyn InputTap>) -> Self {
         Self { tap: Tap::new(tap), ..self }
+    }
+
+    /// The same stack, whose steps bring out what `taps` names. Layers must be in ascending order and the model's.
+    #[must_use]
+    pub fn bringing(self, taps: Taps) -> Self {
+        let row = taps.layers.len() * self.weights.shape.hidden;
+        Self { tapped: vec![0.0; row * self.config.rows_max], taps, ..self }
     }
 
     /// The model's shape.
@@ -160,8 +184,11 @@ impl<P: Products> Stack<P> {
         let sequence = self.sequences.get(step.sequence.0);
         let sequence = sequence.ok_or(ComputeError::Sequence { sequence: step.sequence.0, n_sequences })?;
         let rows = step.rows.len();
-        let rows_max =
-            if step.may_reject { self.config.rows_max.min(LOG_ROWS_MAX) } else { self.config.rows_max };
+        let rows_max = if step.may_reject {
+            self.config.rows_max.min(self.config.log_rows)
+        } else {
+            self.config.rows_max
+        };
         if rows == 0 || rows > rows_max {
             return Err(ComputeError::Rows { rows, rows_max });
         }
@@ -197,23 +224,6 @@ impl<P: Products> Stack<P> {
         products.workers().rows(out, d, 4 * n_rows * d, |row, out| {
             isa.run(Norm { x: &x[row * d..(row + 1) * d], weight, eps, out });
         });
-    }
-}
-
-/// [`rms_norm`] of one row.
-struct Norm<'a> {
-    x: &'a [f32],
-    weight: &'a [f32],
-    eps: f32,
-    out: &'a mut [f32],
-}
-
-impl Loop for Norm<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        rms_norm(self.x, self.weight, self.eps, self.out);
     }
 }
 
@@ -270,16 +280,33 @@ impl<P: Products> Backend for Stack<P> {
         self.routed_expert(&job)
     }
 
-    fn close_layer(&mut self, _layer: LayerId) -> Result<(), ComputeError> {
+    fn close_layer(&mut self, layer: LayerId) -> Result<(), ComputeError> {
         self.add_experts();
+        if let Ok(i) = self.taps.layers.binary_search(&layer) {
+            let (n, d, n_taps) = (self.current().n_rows, self.weights.shape.hidden, self.taps.layers.len());
+            let rows = self.scratch.x[..n * d].chunks_exact(d);
+            for (x, tapped) in rows.zip(self.tapped.chunks_exact_mut(n_taps * d)) {
+                tapped[i * d..(i + 1) * d].copy_from_slice(x);
+            }
+        }
         Ok(())
     }
 
     fn finish(&mut self, output: &mut StepOutput) -> Result<(), ComputeError> {
-        let Self { weights, products, scratch, step, wanted, tap, .. } = self;
+        let Self { weights, products, scratch, step, wanted, tap, taps, tapped, .. } = self;
         let step = step.as_mut().expect("begin() comes first");
         let shape = &weights.shape;
         let d = shape.hidden;
+        output.taps.clear();
+        output.taps.extend_from_slice(&tapped[..step.n_rows * taps.layers.len() * d]);
+        output.normed.clear();
+        if taps.normed {
+            output.normed.resize(step.n_rows * d, 0.0);
+            let (x, isa, weight, eps) = (&scratch.x, products.isa(), &weights.output_norm, shape.norm_eps);
+            products.workers().rows(&mut output.normed, d, 4 * step.n_rows * d, |row, out| {
+                isa.run(Norm { x: &x[row * d..(row + 1) * d], weight, eps, out });
+            });
+        }
         let layer = LayerId(u16::try_from(shape.n_layers() - 1).unwrap_or(u16::MAX));
         if tap.asks_head() {
             Self::normalise(products, scratch, step.n_rows, &weights.output_norm, shape.norm_eps);
@@ -325,5 +352,23 @@ impl<P: Products> Backend for Stack<P> {
         }
         self.sequences[sequence].commit(n_rows);
         Ok(())
+    }
+
+    fn save(&self, sequence: SequenceIdx, checkpoint: &mut Checkpoint) -> Result<(), ComputeError> {
+        let n_sequences = self.sequences.len();
+        let held = self.sequences.get(sequence.0);
+        held.ok_or(ComputeError::Sequence { sequence: sequence.0, n_sequences })?.save(checkpoint);
+        Ok(())
+    }
+
+    fn restore(&mut self, sequence: SequenceIdx, checkpoint: &Checkpoint) -> Result<(), ComputeError> {
+        self.step = None;
+        let n_sequences = self.sequences.len();
+        let held = self.sequences.get_mut(sequence.0);
+        let held = held.ok_or(ComputeError::Sequence { sequence: sequence.0, n_sequences })?;
+        if held.restore(checkpoint) {
+            return Ok(());
+        }
+        Err(ComputeError::Checkpoint { checkpoint: checkpoint.len, held: held.len })
     }
 }

@@ -9,9 +9,10 @@ mod pool;
 mod slices;
 mod sync;
 
-use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ComputeError;
 use pool::{Pool, Shared};
@@ -20,18 +21,19 @@ pub use slices::SharedSlice;
 /// Below this many bytes of weights (or states, or activations) a hand-over to another thread costs more than it saves.
 pub const SHARED_WORK_BYTES_MIN: usize = 48 * 1024;
 
-/// A fixed number of threads, the caller's among them; one means the caller's own.
-#[derive(Debug)]
+/// A fixed number of threads, the caller's among them; one means the caller's own. A clone uses the same threads: a call
+/// that finds them at work is the caller's alone.
+#[derive(Clone, Debug)]
 pub struct Workers {
-    pool: Option<Pool>,
-    /// Whether a call is under way: the pool takes one at a time. Also what keeps these from being shared among threads.
-    is_busy: Cell<bool>,
+    pool: Option<Arc<Pool>>,
+    /// Whether a call is under way: the pool takes one at a time.
+    is_busy: Arc<AtomicBool>,
 }
 
 impl Workers {
     /// The caller's thread alone.
     pub fn single() -> Self {
-        Self { pool: None, is_busy: Cell::new(false) }
+        Self { pool: None, is_busy: Arc::default() }
     }
 
     /// `n_threads` threads; zero counts as one.
@@ -44,12 +46,12 @@ impl Workers {
         }
         let pool = Pool::new(n_threads);
         let pool = pool.map_err(|e| ComputeError::Threads { n_threads, reason: e.to_string() })?;
-        Ok(Self { pool: Some(pool), is_busy: Cell::new(false) })
+        Ok(Self { pool: Some(Arc::new(pool)), is_busy: Arc::default() })
     }
 
     /// Threads.
     pub fn n_threads(&self) -> usize {
-        self.pool.as_ref().map_or(1, Pool::n_threads)
+        self.pool.as_ref().map_or(1, |pool| pool.n_threads())
     }
 
     /// Calls `work` once on every thread, each with its share, and returns when all are done; on the caller's thread
@@ -59,7 +61,9 @@ impl Workers {
     /// When `work` does, on any thread.
     pub fn share(&self, work_bytes: usize, work: impl Fn(Share<'_>) + Sync) {
         match &self.pool {
-            Some(pool) if work_bytes >= SHARED_WORK_BYTES_MIN && !self.is_busy.replace(true) => {
+            Some(pool)
+                if work_bytes >= SHARED_WORK_BYTES_MIN && !self.is_busy.swap(true, Ordering::Acquire) =>
+            {
                 // Also when the work panics.
                 let _busy = Busy(&self.is_busy);
                 pool.run(&work);
@@ -89,11 +93,11 @@ impl Workers {
 }
 
 /// Ends a call when it is dropped.
-struct Busy<'a>(&'a Cell<bool>);
+struct Busy<'a>(&'a AtomicBool);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.0.store(false, Ordering::Release);
     }
 }
 

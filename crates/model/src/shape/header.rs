@@ -8,11 +8,11 @@ use crate::ShapeError;
 use crate::metadata::{self, KeyValue, KeyValues, boolean, float, in_range, integer, required_integer};
 
 const LAYERS_MAX: u64 = 1024;
-const WIDTH_MAX: u64 = 1 << 17;
-const HEADS_MAX: u64 = 1024;
+pub(crate) const WIDTH_MAX: u64 = 1 << 17;
+pub(crate) const HEADS_MAX: u64 = 1024;
 const EXPERTS_MAX: u64 = 4096;
 const VOCAB_MAX: u64 = 1 << 20;
-const CONTEXT_MAX: u64 = 1 << 31;
+pub(crate) const CONTEXT_MAX: u64 = 1 << 31;
 
 /// A file's metadata, and the architecture that prefixes its keys.
 pub(super) struct Header<'a> {
@@ -281,7 +281,7 @@ impl Header<'_> {
     }
 }
 
-fn positive(key: &str, value: f64) -> Result<f64, ShapeError> {
+pub(crate) fn positive(key: &str, value: f64) -> Result<f64, ShapeError> {
     if value.is_finite() && value > 0.0 {
         Ok(value)
     } else {
@@ -289,7 +289,7 @@ fn positive(key: &str, value: f64) -> Result<f64, ShapeError> {
     }
 }
 
-fn fits(
+pub(crate) fn fits(
     (what, value): (&'static str, usize),
     (other, other_value): (&'static str, usize),
     ok: bool,
@@ -301,6 +301,6 @@ fn fits(
     Err(ShapeError::Mismatch { what, value: value as u64, other, other_value: other_value as u64, rule })
 }
 
-fn to_usize(value: u64) -> usize {
+pub(crate) fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("every limit above fits a usize")
 }
