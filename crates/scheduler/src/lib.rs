@@ -11,6 +11,7 @@
 mod admit;
 mod allowance;
 mod calibrate;
+pub mod draft;
 pub mod error;
 mod lookahead;
 mod pace;
@@ -24,6 +25,7 @@ pub mod stats;
 mod trial;
 pub mod turn;
 
+pub use draft::{DraftConfig, DraftRule, DraftedStep};
 pub use error::SchedulerError;
 pub use lookahead::{Change, Gate, LookaheadConfig};
 pub use policy::{CachePolicy, Keep, PolicyName};

@@ -54,6 +54,8 @@ pub(crate) struct Lookahead {
     charged: Vec<ExpertKey>,
     /// Bytes of a read, by layer, as the last one was.
     record_bytes: Vec<u64>,
+    /// Rows of the pass under way.
+    n_rows: usize,
     /// When the pass began, if its time shall count.
     began: Option<Nanos>,
     asking: Asking,
@@ -77,6 +79,7 @@ impl Lookahead {
             offered: Vec::new(),
             charged: Vec::new(),
             record_bytes: Vec::new(),
+            n_rows: 0,
             began: None,
             asking: Asking::default(),
             acted: false,
@@ -114,11 +117,12 @@ impl Lookahead {
         self.asking.turn_closed(stall);
     }
 
-    /// A pass begins; its time counts if it is one of decoding.
-    pub(crate) fn begin_pass(&mut self, now: Nanos, counts: bool) {
+    /// A pass of `n_rows` begins; its times and bytes count if it is one of decoding, drafts or none.
+    pub(crate) fn begin_pass(&mut self, now: Nanos, n_rows: usize) {
         self.forget();
         self.pace.begin_pass();
-        self.began = counts.then_some(now);
+        self.n_rows = n_rows;
+        self.began = (n_rows <= crate::ROWS_GUESSED_MAX).then_some(now);
         self.acted_in_pass = false;
         self.asking.begin_pass();
         self.charged.clear();
@@ -135,7 +139,8 @@ impl Lookahead {
         self.asking.end_pass();
         self.acted |= self.acted_in_pass;
         self.allowance.next_pass();
-        if self.config.gate == Gate::Open {
+        // Passes of more rows take longer, whoever guesses.
+        if self.config.gate == Gate::Open || self.n_rows > 1 {
             return false;
         }
         let Some(verdict) = self.trial.pass_took(now - began, self.acted) else { return false };

@@ -38,7 +38,10 @@ pub use flash::{FlashHandle, FlashLog, FlashProfile, SimFlash};
 pub use guess::{Guessing, Oracle, RandomPredictor};
 pub use machine::{Machine, Progress, Rig};
 pub use recording::Recording;
-pub use replay::{Compute, Replay, ReplayReport, Shares, Told};
+pub use replay::{
+    Acceptance, Compute, Confidence, Lengths, Replay, ReplayReport, Shares, Speculation, SpeculationReport,
+    Told,
+};
 pub use rng::Rng;
 pub use routing_stats::Guesses;
 pub use toy::ToyBackend;

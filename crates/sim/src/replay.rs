@@ -7,25 +7,26 @@
 
 mod compute;
 mod report;
+mod speculation;
 mod store;
 mod stretch;
+mod walk;
 
 use std::sync::Arc;
 
 use forerun_arena::Arena;
-use forerun_model::{Clock as _, LayerId, Nanos, Routing, Stage};
+use forerun_model::{Clock as _, Nanos};
 use forerun_scheduler::{
-    GuessInput, Listener, LookaheadConfig, N_SLOTS_MIN, NoPredictor, PolicyName, Predictor, RouterAhead,
-    Scheduler, SchedulerConfig, View,
+    LookaheadConfig, N_SLOTS_MIN, NoPredictor, PolicyName, Predictor, RouterAhead, Scheduler, SchedulerConfig,
 };
 
 pub use compute::{Compute, Shares};
 pub use report::ReplayReport;
+pub use speculation::{Acceptance, Confidence, Lengths, Speculation, SpeculationReport};
 
-use self::compute::Spans;
 use self::store::{Layout, TimedStore};
-use self::stretch::Stretch;
-use crate::{Disk, Guesses, Oracle, RunError, Trace, VirtualClock};
+use self::walk::Walk;
+use crate::{Disk, Oracle, RunError, Trace, VirtualClock};
 
 /// What a router that is asked ahead of its turn says. Probabilities fall with the rank; where nothing was recorded,
 /// nothing is offered.
@@ -96,23 +97,13 @@ impl Replay {
     pub fn run(&self, trace: &Trace, predictor: Box<dyn Predictor>) -> Result<ReplayReport, RunError> {
         let clock = VirtualClock::new();
         let mut scheduler = self.scheduler(trace, predictor, &clock)?;
-        let mut walk = Walk {
-            trace,
-            stretch: Stretch::new(trace, self.n_layers),
-            layers: (0..u16::MAX).map(LayerId).take(self.n_layers).collect(),
-            told: self.told,
-            spans: self.compute.spans(self.n_layers, trace.top_k),
-            clock: clock.clone(),
-            asked: Nanos(0),
-            routing: Routing::default(),
-            probabilities: Vec::new(),
-        };
+        let mut walk = Walk::new(self, trace, &clock);
         for token in 0..self.n_warm {
-            walk.token(&mut scheduler, token)?;
+            walk.pass(&mut scheduler, &[token])?;
         }
         let (started, before, asked) = (clock.now(), scheduler.stats(), walk.asked);
         for token in self.n_warm..self.n_warm + self.n_tokens {
-            walk.token(&mut scheduler, token)?;
+            walk.pass(&mut scheduler, &[token])?;
         }
         Ok(ReplayReport {
             n_tokens: self.n_tokens,
@@ -180,98 +171,6 @@ impl Replay {
             },
             clock: Arc::new(clock.clone()),
         })?)
-    }
-}
-
-/// A walk through the layers, as decoding does it.
-struct Walk<'a> {
-    trace: &'a Trace,
-    stretch: Stretch,
-    layers: Vec<LayerId>,
-    told: Told,
-    spans: Spans,
-    clock: VirtualClock,
-    /// Time spent on asking routers ahead of their turn.
-    asked: Nanos,
-    routing: Routing,
-    probabilities: Vec<f32>,
-}
-
-impl Walk<'_> {
-    /// The time of one token when nothing is waited for or asked ahead.
-    fn token_alone(&self) -> Nanos {
-        let Spans { mixer, shared, expert, head, .. } = self.spans;
-        let layer = mixer.0 + shared.0 + expert.0 * self.trace.top_k as u64;
-        Nanos(layer * self.layers.len() as u64 + head.0)
-    }
-
-    fn token(&mut self, scheduler: &mut Scheduler, token: usize) -> Result<(), RunError> {
-        scheduler.begin_pass(1);
-        self.look_ahead(Stage::Begin, token, 0, scheduler.listener());
-        for i in 0..self.layers.len() {
-            self.layer(scheduler, token, i)?;
-        }
-        self.clock.advance(self.spans.head);
-        scheduler.end_pass()?;
-        Ok(())
-    }
-
-    fn layer(&mut self, scheduler: &mut Scheduler, token: usize, i: usize) -> Result<(), RunError> {
-        let layer = self.layers[i];
-        let (at, from) = self.stretch.at(token, layer);
-        self.trace.routing(at, from, &mut self.routing);
-        self.clock.advance(self.spans.mixer);
-        let mut turn = scheduler.open_layer(layer, &self.routing)?;
-        self.look_ahead(Stage::Early, token, i + 1, turn.listener());
-        self.clock.advance(self.spans.shared);
-        while let Some(_lease_that_is_computed_with) = turn.next_ready()? {
-            self.clock.advance(self.spans.expert);
-        }
-        drop(turn);
-        self.look_ahead(Stage::Closed, token, i + 1, scheduler.listener());
-        Ok(())
-    }
-
-    /// Offers what the routers of the layers from the `first` on say at `stage`, as far as anybody listens and
-    /// something is known.
-    fn look_ahead(&mut self, stage: Stage, token: usize, first: usize, mut to: Listener<'_>) {
-        for (i, ahead) in (first..self.layers.len()).zip(1..) {
-            let (layer, view) = (self.layers[i], View { stage, ahead });
-            if !to.listens(view, layer) {
-                break;
-            }
-            if to.wants_scores() {
-                if !self.ask(view, token, layer) {
-                    break;
-                }
-                self.clock.advance(self.spans.scores);
-                self.asked = self.asked + self.spans.scores;
-            }
-            let (n_experts, probabilities) = (self.trace.n_experts, self.probabilities.as_slice());
-            to.offer(GuessInput { view, layer, n_experts, probabilities });
-        }
-    }
-
-    /// Leaves what the router of `layer` says at `view` in `probabilities`; false when nobody knows.
-    fn ask(&mut self, view: View, token: usize, layer: LayerId) -> bool {
-        let (at, from) = self.stretch.at(token, layer);
-        let Trace { prev_mid, prev_out, .. } = self.trace;
-        let guesses = match view.stage {
-            Stage::Begin => prev_mid.as_ref().or(prev_out.as_ref()),
-            Stage::Early => prev_mid.as_ref(),
-            Stage::Closed => prev_out.as_ref(),
-        };
-        let row = match self.told {
-            Told::Recorded => guesses.map(|guesses: &Guesses| guesses.row(at, from)),
-            Told::Truth => Some(self.trace.row(at, from)),
-        };
-        let Some(row) = row.filter(|_| view.ahead == 1) else { return false };
-        self.probabilities.clear();
-        self.probabilities.resize(self.trace.n_experts, 0.0);
-        for (&expert, rank) in row.iter().zip(1u16..) {
-            self.probabilities[usize::from(expert)] = 0.5 / f32::from(rank);
-        }
-        true
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use forerun_compute::{Backend, ComputeError, ExpertJob, Scores, SequenceIdx, Step, StepOutput};
+use forerun_compute::{Backend, Checkpoint, ComputeError, ExpertJob, Scores, SequenceIdx, Step, StepOutput};
 use forerun_model::{ExpertId, ExpertKey, LayerId, PartOffsets, Routing, Stage};
 
 use crate::ToyModel;
@@ -263,6 +263,38 @@ impl Backend for ToyBackend {
             self.sequences[self.sequence] = self.rows[n_rows - 1].after.clone();
         }
         self.phase = Phase::Idle;
+        Ok(())
+    }
+
+    /// The checkpoint's values are the states, and before them the bits of the hash.
+    fn save(&self, sequence: SequenceIdx, checkpoint: &mut Checkpoint) -> Result<(), ComputeError> {
+        let n_sequences = self.sequences.len();
+        let held = self.sequences.get(sequence.0);
+        let held = held.ok_or(ComputeError::Sequence { sequence: sequence.0, n_sequences })?;
+        checkpoint.len = held.n_tokens;
+        checkpoint.values.clear();
+        for half in [held.hash >> 32, held.hash & u64::from(u32::MAX)] {
+            checkpoint.values.push(f32::from_bits(u32::try_from(half).unwrap_or(0)));
+        }
+        checkpoint.values.extend(held.states.iter().flatten());
+        Ok(())
+    }
+
+    fn restore(&mut self, sequence: SequenceIdx, checkpoint: &Checkpoint) -> Result<(), ComputeError> {
+        let n_sequences = self.sequences.len();
+        let held = self.sequences.get_mut(sequence.0);
+        let held = held.ok_or(ComputeError::Sequence { sequence: sequence.0, n_sequences })?;
+        self.phase = Phase::Idle;
+        let refused = ComputeError::Checkpoint { checkpoint: checkpoint.len, held: held.n_tokens };
+        let [high, low, states @ ..] = &checkpoint.values[..] else { return Err(refused) };
+        if checkpoint.len > held.n_tokens || states.len() != usize::from(self.model.n_layers) * WIDTH {
+            return Err(refused);
+        }
+        *held = History {
+            n_tokens: checkpoint.len,
+            hash: u64::from(high.to_bits()) << 32 | u64::from(low.to_bits()),
+            states: states.as_chunks().0.to_vec(),
+        };
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io::Write as _;
 
 use forerun_arena::{Arena, SlotIdx, WriteLease};
-use forerun_compute::{Backend, ComputeError, ExpertJob, Scores, Step, StepOutput};
+use forerun_compute::{Backend, Checkpoint, ComputeError, ExpertJob, Scores, SequenceIdx, Step, StepOutput};
 use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage, Use};
 use forerun_scheduler::Ready;
 use forerun_sim::{Checker, Faults, Machine, ToyBackend, Watched};
@@ -100,6 +100,14 @@ impl Backend for Wrong {
 
     fn accept(&mut self, n_rows: usize) -> Result<(), ComputeError> {
         self.toy.accept(n_rows)
+    }
+
+    fn save(&self, sequence: SequenceIdx, checkpoint: &mut Checkpoint) -> Result<(), ComputeError> {
+        self.toy.save(sequence, checkpoint)
+    }
+
+    fn restore(&mut self, sequence: SequenceIdx, checkpoint: &Checkpoint) -> Result<(), ComputeError> {
+        self.toy.restore(sequence, checkpoint)
     }
 }
 

@@ -36,7 +36,7 @@ impl Loop {
     /// takes `asking`.
     fn pass(&mut self, guessed: &[u16], wanted: u16, asking: Nanos) -> Vec<u16> {
         let Self { lookahead, .. } = self;
-        lookahead.begin_pass(self.now, true);
+        lookahead.begin_pass(self.now, 1);
         lookahead.demand_landed(100 * RECORD);
         lookahead.opened(LayerId(0), &[], self.now);
         let mut admitted = Vec::new();

@@ -16,7 +16,7 @@ impl Scheduler {
         self.withdraw_guesses(None);
         self.n_rows = n_rows;
         self.depth_seen = usize::MAX;
-        self.lookahead.begin_pass(self.clock.now(), n_rows == 1);
+        self.lookahead.begin_pass(self.clock.now(), n_rows);
     }
 
     /// Ends a pass through the layers: says whether the experts that the store lent for it were all along what they
