@@ -153,8 +153,10 @@ impl<'e> Bench<'e> {
             reused_tokens: 0,
             prompt_time: sum(|pass| pass.prefill),
             decode_tokens: n * self.decode.len(),
+            tokens_read: n * self.decode.len(),
             decode_steps: n * self.decode.len(),
             decode_time: sum(|pass| pass.decode),
+            ..Work::default()
         };
         self.meter.telemetry(self.engine, &work)
     }

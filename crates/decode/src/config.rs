@@ -1,6 +1,6 @@
 //! What the user chose, before anything is opened.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -69,6 +69,32 @@ pub enum PredictorChoice {
     None,
 }
 
+/// Who guesses the tokens to come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DraftChoice {
+    /// What the model's file offers: its prediction block, else prompt lookup; nobody where the budget has no room for it.
+    Auto,
+    /// Nobody.
+    None,
+    /// Prompt lookup: what followed the same tokens before.
+    Ngram,
+    /// The model's own prediction block (MTP).
+    Mtp,
+    /// A DSpark drafter in a file of its own.
+    File(PathBuf),
+}
+
+/// Where a sequence can be cut back to without reading it anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointConfig {
+    /// Most checkpoints that are kept at once; each takes the memory of the recurrent states.
+    pub n_max: usize,
+    /// Tokens from one to the next, at least; `None`: only where a prompt says.
+    pub every: Option<NonZeroUsize>,
+    /// Whether somebody asked for them: others give way to a budget that hasn't room for them.
+    pub is_asked: bool,
+}
+
 /// How a model's disk is measured.
 #[derive(Clone, Debug)]
 pub struct DiskProbe {
@@ -129,6 +155,13 @@ pub struct EngineConfig {
     pub n_threads: Option<usize>,
     /// Most rows of a step whose logits are wanted; each costs memory for a whole vocabulary.
     pub logit_rows: usize,
+    /// Who guesses the tokens to come.
+    pub draft: DraftChoice,
+    /// Tokens that are drafted for each step, at most [`VERIFIED_ROWS_MAX`](crate::draft::VERIFIED_ROWS_MAX) less one;
+    /// `None`: as many as pay.
+    pub draft_length: Option<usize>,
+    /// Where the sequence can be cut back to.
+    pub checkpoints: CheckpointConfig,
     /// Whose inputs are added up while steps run; `None`: nobody's.
     pub collects: Option<Collect>,
 }
@@ -142,7 +175,7 @@ impl EngineConfig {
         self.predictor != PredictorChoice::None && self.lookahead != Some(0)
     }
 
-    /// Everything left to the engine.
+    /// Everything left to the engine; drafts and checkpoints, which only conversations use, are off.
     pub fn new(model: ModelSource) -> Self {
         Self {
             model,
@@ -161,6 +194,9 @@ impl EngineConfig {
             backend: BackendChoice::Cpu,
             n_threads: None,
             logit_rows: 1,
+            draft: DraftChoice::None,
+            draft_length: None,
+            checkpoints: CheckpointConfig::default(),
             collects: None,
         }
     }

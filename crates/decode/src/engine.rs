@@ -1,19 +1,25 @@
 //! Builds the parts from a file and a budget, and runs steps through them.
 
+mod checkpoints;
+mod drafting;
 mod opening;
 mod outlook;
 mod parts;
+mod planned_drafter;
+mod steps;
 
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 
-use forerun_compute::{Backend, Row, SequenceIdx, Step, StepOutput};
-use forerun_model::{Clock, ModelShape, Position, SystemClock, TokenId};
+use forerun_compute::workers::Workers;
+use forerun_compute::{Backend, Row, StepOutput};
+use forerun_model::{Clock, ModelShape, SystemClock};
 use forerun_scheduler::{LookaheadConfig, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
 use forerun_storage::{Resident, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
+use crate::draft::Drafter;
 use crate::input_sums::{InputSums, SharedSums};
 use crate::io::Disk;
 use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
@@ -24,8 +30,13 @@ use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer};
 pub use outlook::Outlook;
 pub use parts::bind_weights;
+pub(crate) use parts::tensor_of;
 
+use checkpoints::Checkpoints;
+pub(crate) use drafting::Choosing;
+use drafting::Drafting;
 use opening::Opening;
+use planned_drafter::PlannedDrafter;
 
 /// Pages of this size are what a mapping rounds up to.
 const PAGE_BYTES: usize = 4096;
@@ -49,6 +60,8 @@ pub struct Engine {
     traffic: TokenTraffic,
     sums: Option<SharedSums>,
     rows: Vec<Row>,
+    drafting: Option<Drafting>,
+    checkpoints: Checkpoints,
     /// Counts how often the sequence was started anew.
     epoch: u64,
 }
@@ -77,13 +90,21 @@ pub struct Parts {
     pub predictor: Option<Box<dyn Predictor>>,
     /// Which guesses are read; `None`: as the configuration says.
     pub lookahead: Option<LookaheadConfig>,
+    /// Who guesses tokens, in memory of the caller's; `None`: whom the configuration names.
+    pub drafter: Option<Box<dyn Drafter>>,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        Self { scheduler: None, predictor: None, lookahead: None, clock: Arc::new(SystemClock::new()) }
+        Self {
+            scheduler: None,
+            predictor: None,
+            lookahead: None,
+            drafter: None,
+            clock: Arc::new(SystemClock::new()),
+        }
     }
 }
 
@@ -112,8 +133,12 @@ impl Engine {
     /// As [`Self::open`].
     pub fn open_with(config: &EngineConfig, own: Parts) -> Result<Self, DecodeError> {
         let mut decisions = Vec::new();
-        let opening = Opening::new(config, &own.clock, &mut decisions)?;
-        Self::build(config, opening, own, decisions)
+        let mut own = own;
+        let (config, mut opening) = Opening::within_budget(config, &own.clock, &mut decisions)?;
+        if let Some(drafter) = own.drafter.take() {
+            opening.drafter = PlannedDrafter::Own(drafter);
+        }
+        Self::build(&config, opening, own, decisions)
     }
 
     /// Plans, allocates and starts what runs the model that was opened.
@@ -127,11 +152,15 @@ impl Engine {
         let plan = PlanInput { lendable: plan.lendable.filter(|_| own.scheduler.is_none()), ..plan };
         let plan = parts::plan(plan, &mut decisions)?;
         let Opening { gguf, path, shape, catalog, tokenizer, template, .. } = opening;
-        let Opening { resident, weights, traffic, n_threads, io, .. } = opening;
+        let Opening { resident, weights, traffic, n_threads, io, drafter, .. } = opening;
         let disk = io.disk.clone();
         let sums = config.collects.map(|collect| SharedSums::new(&shape, collect));
-        let backend = parts::backend(config, weights, &plan, (n_threads, sums.as_ref()), &mut decisions)?;
-        let Parts { scheduler, predictor, lookahead, clock } = own;
+        let workers = Workers::new(n_threads)?;
+        let taps = drafter.taps();
+        let drafting = drafter.build(config, &plan, (&weights, &catalog, &workers), &disk)?;
+        let backend =
+            parts::backend(config, weights, &plan, (&workers, sums.as_ref(), taps), &mut decisions)?;
+        let Parts { scheduler, predictor, lookahead, clock, .. } = own;
         let predictor = predictor.unwrap_or_else(|| parts::predictor(config.predictor));
         let times = parts::guess_times(&shape, &disk, &catalog);
         let lookahead = lookahead.unwrap_or_else(|| parts::lookahead(config, times, &mut decisions));
@@ -165,6 +194,8 @@ impl Engine {
             traffic,
             sums,
             rows: Vec::new(),
+            drafting,
+            checkpoints: Checkpoints::new(config.checkpoints),
             epoch: 0,
         })
     }
@@ -178,36 +209,6 @@ impl Engine {
     /// No step runs while it is held.
     pub fn input_sums(&self) -> Option<MutexGuard<'_, InputSums>> {
         self.sums.as_ref().map(SharedSums::lock)
-    }
-
-    /// Runs one step over consecutive text tokens that follow `past` ones and accepts them. The logits that are wanted
-    /// are then [`Self::logits`].
-    ///
-    /// # Errors
-    /// [`DecodeError`]; what was accepted before stays as it was, and the step can be tried again.
-    pub(crate) fn step(&mut self, past: usize, tokens: &[TokenId], wish: Logits) -> Result<(), DecodeError> {
-        let rows_max = self.plan.logit_rows;
-        if wish == Logits::All && tokens.len() > rows_max {
-            return Err(DecodeError::LogitRows { rows: tokens.len(), rows_max });
-        }
-        let first = u32::try_from(past).unwrap_or(u32::MAX);
-        let last = tokens.len().saturating_sub(1);
-        self.rows.clear();
-        self.rows.extend((first..).zip(tokens).enumerate().map(|(i, (position, &token))| Row {
-            token,
-            position: Position::text(position),
-            wants_logits: wish == Logits::All || (wish == Logits::Last && i == last),
-        }));
-        self.epoch += u64::from(past == 0);
-        let step = Step { sequence: SequenceIdx(0), past, rows: &self.rows, may_reject: false };
-        self.steps.run(&mut *self.backend, &mut self.scheduler, &step, &mut self.output)?;
-        self.backend.accept(tokens.len())?;
-        Ok(())
-    }
-
-    /// The logits of the last step that was asked for them, `[rows, n_vocab]`.
-    pub(crate) fn logits(&self) -> &[f32] {
-        &self.output.logits
     }
 
     /// How often the sequence was started anew: which session's tokens it holds.
@@ -324,7 +325,8 @@ impl Engine {
     pub fn decisions(&self) -> Vec<Decision> {
         let changes = self.scheduler.changes().iter();
         let changes = changes.map(|c| Decision::new("lookahead", &c.choice, c.reason.clone()));
-        self.decisions.iter().cloned().chain(self.disk.fallback()).chain(changes).collect()
+        let drafts = self.drafting.as_ref().and_then(Drafting::decision);
+        self.decisions.iter().cloned().chain(self.disk.fallback()).chain(changes).chain(drafts).collect()
     }
 
     /// What the disk gives and is let give.

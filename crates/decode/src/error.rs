@@ -38,6 +38,11 @@ pub enum DecodeError {
     /// The slots can't be allocated.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+    /// Drafts of a prediction block that the file hasn't.
+    #[error(
+        "`--draft mtp` needs a prediction block (`nextn_predict_layers`), and the file has none; `ngram` needs nothing"
+    )]
+    NoPredictionBlock,
     /// The budget is too small; the plan says where it goes.
     #[error(
         "the memory budget of {budget} is too small; the smallest that works here is {smallest}\n{plan}",
@@ -59,6 +64,14 @@ pub enum DecodeError {
         context: usize,
         /// The model's own.
         context_max: usize,
+    },
+    /// A drafter that can't be used with the model.
+    #[error("{} can't draft for this model", path.display())]
+    Drafter {
+        /// The drafter's file.
+        path: PathBuf,
+        /// The key or tensor, what it is, and what would be right.
+        source: ComputeError,
     },
     /// A prompt longer than the context.
     #[error(

@@ -3,10 +3,12 @@
 //! The caller may stop between any two pieces; the session then holds what was read and made so far.
 
 use forerun_model::{Nanos, TokenId};
+use forerun_scheduler::{DraftedStep, SchedulerStats};
 use serde::Serialize;
 
 use crate::DecodeError;
-use crate::engine::{Engine, Logits};
+use crate::draft::VERIFIED_ROWS_MAX;
+use crate::engine::{Choosing, Engine, Logits};
 use crate::meter::{Meter, Work};
 use crate::sampler::{Draw, History, Sampler, SamplerConfig};
 use crate::session::Session;
@@ -22,6 +24,9 @@ pub struct GenerationConfig {
     pub max_tokens: Option<usize>,
     /// Texts that end the answer; they aren't part of it.
     pub stops: Vec<String>,
+    /// Tokens of the prompt after which a checkpoint is kept, if the engine keeps any: where a later prompt may go on
+    /// otherwise. `None`: all of them.
+    pub checkpoint_at: Option<usize>,
 }
 
 /// What [`Generation::next`] brings.
@@ -80,7 +85,40 @@ pub struct Generation<'a> {
     meter: Meter,
     prompt_time: Nanos,
     decode_time: Nanos,
-    n_steps: usize,
+    checkpoint_at: usize,
+    /// The token that was fed last, and its draft.
+    fed: Vec<TokenId>,
+    /// What is being verified, between a step and the acceptance of its rows.
+    open: Option<Open>,
+    counts: Counts,
+}
+
+/// A step of which not all rows were looked at yet.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    /// The row whose logits are next: so many drafted tokens were what the model said.
+    row: usize,
+    draft_time: Nanos,
+    step_time: Nanos,
+    /// What the scheduler counted in the step.
+    counts: SchedulerStats,
+}
+
+/// What was read and drafted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    tokens_read: usize,
+    steps: usize,
+    drafted: usize,
+    accepted: usize,
+    draft_time: Nanos,
+}
+
+impl Drop for Generation<'_> {
+    /// The session keeps what was said, however the answer ends.
+    fn drop(&mut self) {
+        let _ = self.settle(true);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,11 +154,14 @@ impl<'a> Generation<'a> {
         let banned = engine.tokenizer().vocabulary().banned();
         let sampler = Sampler::new(config.sampler.clone(), engine.shape().n_vocab, banned)?;
         let stops = StopMatcher::new(config.stops.clone())?;
-        let n_reused = session.reuse(&prompt);
+        let n_reused = session.reuse(engine, &prompt)?;
         // The engine may hold other tokens than the prompt's, so the context is the bound.
         let max_tokens = config.max_tokens.unwrap_or(usize::MAX);
-        let history = History::with_capacity(&prompt, max_tokens.min(context - prompt.len()) + 1);
+        let history =
+            History::with_capacity(&prompt, max_tokens.min(context - prompt.len()) + VERIFIED_ROWS_MAX);
         let stream = TextBuffer::new(engine.tokenizer().vocabulary());
+        let wish = config.checkpoint_at.filter(|_| engine.plan().n_checkpoints > 0);
+        let checkpoint_at = wish.unwrap_or(prompt.len());
         let meter = Meter::start(engine);
         Ok(Self {
             engine,
@@ -137,7 +178,10 @@ impl<'a> Generation<'a> {
             meter,
             prompt_time: Nanos(0),
             decode_time: Nanos(0),
-            n_steps: 0,
+            checkpoint_at,
+            fed: Vec::with_capacity(VERIFIED_ROWS_MAX),
+            open: None,
+            counts: Counts::default(),
         })
     }
 
@@ -162,7 +206,9 @@ impl<'a> Generation<'a> {
     }
 
     /// Ends the answer, whether it is over or not.
-    pub fn finish(self) -> Report {
+    pub fn finish(mut self) -> Report {
+        // Rows of what was said are kept; a failure leaves the session without them, which costs reading them anew.
+        let _ = self.settle(true);
         let finish_reason = match self.state {
             State::Done(reason) => reason,
             State::Prompt | State::Choose | State::Show(_) | State::Feed(_) => FinishReason::Interrupted,
@@ -174,10 +220,16 @@ impl<'a> Generation<'a> {
     fn read_prompt(&mut self) -> Result<Event, DecodeError> {
         let begin = self.engine.clock().now();
         let held = self.session.tokens().len();
-        let end = self.prompt.len().min(held + self.engine.plan().rows_max);
+        let mut end = self.prompt.len().min(held + self.engine.plan().rows_max);
+        if held < self.checkpoint_at {
+            end = end.min(self.checkpoint_at);
+        }
         let wish = if end == self.prompt.len() { Logits::Last } else { Logits::None };
         if self.session.extend(self.engine, &self.prompt[held..end], wish)?.is_some() {
             self.state = State::Choose;
+        }
+        if end == self.checkpoint_at {
+            self.engine.pin_checkpoint(end)?;
         }
         self.prompt_time = self.prompt_time + (self.engine.clock().now() - begin);
         Ok(Event::Prompt { n_read: end, n_tokens: self.prompt.len() })
@@ -197,7 +249,7 @@ impl<'a> Generation<'a> {
         self.history.push(token);
         let output = self.stops.push(&self.piece);
         self.state = State::Feed(token);
-        let is_full = self.session.tokens().len() == self.engine.plan().context;
+        let is_full = self.held() == self.engine.plan().context;
         if output.stop.is_some() {
             self.state = State::Done(FinishReason::Stop);
             output.text
@@ -216,23 +268,101 @@ impl<'a> Generation<'a> {
         self.stops.push(&piece).text + &self.stops.finish()
     }
 
+    /// Tokens that are held, with those whose rows are still to be accepted.
+    fn held(&self) -> usize {
+        self.session.tokens().len() + self.open.map_or(0, |open| open.row + 1)
+    }
+
     /// Draws the next token.
     fn choose(&mut self) -> Result<(), DecodeError> {
-        let draw = Draw { choice: 0, position: self.session.tokens().len() as u64 };
-        let token = self.sampler.sample(self.engine.logits(), &self.history, draw)?;
+        let draw = Draw { choice: 0, position: self.held() as u64 };
+        let logits = self.engine.logits_row(self.open.map_or(0, |open| open.row));
+        let token = self.sampler.sample(logits, &self.history, draw)?;
         self.state = State::Show(token);
         Ok(())
     }
 
-    /// Feeds the token that was shown.
+    /// Feeds the token that was shown: a draft may have done so, or it is read now, with a draft of what follows.
     fn feed(&mut self, token: TokenId) -> Result<(), DecodeError> {
+        if let Some(open) = &mut self.open
+            && self.fed.get(open.row + 1) == Some(&token)
+        {
+            open.row += 1;
+            self.state = State::Choose;
+            return Ok(());
+        }
+        self.settle(false)?;
         let begin = self.engine.clock().now();
         self.meter.step_begins(self.engine);
-        self.session.extend(self.engine, &[token], Logits::Last)?;
+        let draft_time = self.draft(token);
+        let drafted = self.engine.clock().now();
+        let before = self.engine.scheduler_stats();
+        self.verify()?;
+        let counts = self.engine.scheduler_stats().since(&before);
         self.meter.step_ends(self.engine);
+        let end = self.engine.clock().now();
+        self.open = Some(Open { row: 0, draft_time, step_time: end - drafted, counts });
         self.state = State::Choose;
-        self.n_steps += 1;
-        self.decode_time = self.decode_time + (self.engine.clock().now() - begin);
+        self.decode_time = self.decode_time + (end - begin);
+        if self.fed.len() == 1 {
+            // Nothing to be looked at.
+            self.settle(false)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the token and its draft. What only a draft fails by, such as an expert that can't be read, isn't the answer's
+    /// affair: then the token is read alone.
+    fn verify(&mut self) -> Result<(), DecodeError> {
+        let verified = self.session.verify(self.engine, &self.fed);
+        if verified.is_err() && self.fed.len() > 1 {
+            self.fed.truncate(1);
+            return self.session.verify(self.engine, &self.fed);
+        }
+        verified
+    }
+
+    /// Leaves `token` and a draft of what follows it in `fed`; returns the time that drafting took.
+    fn draft(&mut self, token: TokenId) -> Nanos {
+        self.fed.clear();
+        self.fed.push(token);
+        let held = self.session.tokens();
+        let left = self.max_tokens.saturating_sub(self.history.answer().len());
+        let choosing = Choosing {
+            sampler: &mut self.sampler,
+            history: &mut self.history,
+            first: Draw { choice: 0, position: held.len() as u64 + 1 },
+            // The step says one more token by itself.
+            n_max: left.saturating_sub(1),
+        };
+        self.engine.propose(held, choosing, &mut self.fed)
+    }
+
+    /// Keeps the rows of the open step that the model agreed with, if there is one; `is_cut` when the answer ended before
+    /// all of them were looked at.
+    fn settle(&mut self, is_cut: bool) -> Result<(), DecodeError> {
+        let Some(open) = self.open else { return Ok(()) };
+        let begin = self.engine.clock().now();
+        self.session.accept(self.engine, &self.fed[..=open.row])?;
+        self.open = None;
+        let time = self.engine.clock().now() - begin;
+        let drafted = self.fed.len() - 1;
+        self.engine.conclude(&DraftedStep {
+            rows: self.fed.len(),
+            drafted,
+            accepted: open.row,
+            is_cut,
+            draft_time: open.draft_time,
+            step_time: open.step_time + time,
+            stall_time: open.counts.stall,
+            missed_bytes: open.counts.bytes_demand + open.counts.bytes_guess,
+        });
+        self.decode_time = self.decode_time + time;
+        self.counts.tokens_read += open.row + 1;
+        self.counts.steps += 1;
+        self.counts.drafted += drafted;
+        self.counts.accepted += open.row;
+        self.counts.draft_time = self.counts.draft_time + open.draft_time;
         Ok(())
     }
 
@@ -242,7 +372,11 @@ impl<'a> Generation<'a> {
             reused_tokens: self.n_reused,
             prompt_time: self.prompt_time,
             decode_tokens: self.history.answer().len(),
-            decode_steps: self.n_steps,
+            tokens_read: self.counts.tokens_read,
+            decode_steps: self.counts.steps,
+            draft_tokens: self.counts.drafted,
+            accepted_tokens: self.counts.accepted,
+            draft_time: self.counts.draft_time,
             decode_time: self.decode_time,
         };
         self.meter.telemetry(self.engine, &work)

@@ -12,6 +12,7 @@ pub mod bench;
 pub mod calibration;
 pub mod config;
 pub mod divergence;
+pub mod draft;
 pub mod engine;
 pub mod error;
 pub mod generation;

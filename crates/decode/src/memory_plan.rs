@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use forerun_compute::{KvType, StackConfig};
+use forerun_compute::{Checkpoint, KvType, StackConfig};
 use forerun_model::{ExpertId, ModelShape};
 use forerun_scheduler::policy::alike::N_REMEMBERED;
 use forerun_scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, RouterAhead, Scheduler};
@@ -55,6 +55,8 @@ pub enum SlotWish {
 pub struct PlanInput<'a> {
     /// The model.
     pub shape: &'a ModelShape,
+    /// Layers of experts, with that of a prediction block that is used.
+    pub expert_layers: usize,
     /// Bytes of one slot: the largest record.
     pub slot_bytes: u64,
     /// Bytes of the resident tensors, as they will lie in memory.
@@ -81,6 +83,21 @@ pub struct PlanInput<'a> {
     pub logit_rows: usize,
     /// Bytes of the sums of inputs that are collected.
     pub sums_bytes: u64,
+    /// What drafts take.
+    pub draft: DraftInput,
+    /// Checkpoints that may be kept.
+    pub n_checkpoints: usize,
+}
+
+/// What drafts take; the default is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftInput {
+    /// Bytes of the drafter itself: weights, caches, buffers.
+    pub bytes: u64,
+    /// Values that are tapped of each row of a step.
+    pub tapped: usize,
+    /// Most rows of a step that verifies a draft.
+    pub rows: usize,
 }
 
 /// Where the memory goes. All sizes in bytes.
@@ -92,8 +109,12 @@ pub struct MemoryPlan {
     pub dense: u64,
     /// Keys and values.
     pub kv: u64,
-    /// Recurrent states.
+    /// Recurrent states, and the log of a step of which rows may be rejected.
     pub state: u64,
+    /// Recurrent states that are kept to go back to.
+    pub checkpoints: u64,
+    /// The drafter, and what it is shown.
+    pub drafter: u64,
     /// Buffers of a step, and logits.
     pub scratch: u64,
     /// Vocabulary and file header.
@@ -125,6 +146,10 @@ pub struct MemoryPlan {
     pub rows_max: usize,
     /// Rows of a step whose logits are wanted, at most.
     pub logit_rows: usize,
+    /// Rows of a step that verifies a draft, at most; 0: there are no drafts.
+    pub draft_rows: usize,
+    /// Checkpoints that may be kept.
+    pub n_checkpoints: usize,
     /// Tokens of context.
     pub context: usize,
 }
@@ -135,13 +160,13 @@ impl MemoryPlan {
     /// # Errors
     /// [`DecodeError::Budget`] when it doesn't hold the fixed lines and the fewest slots, with the smallest plan.
     pub fn new(input: &PlanInput<'_>) -> Result<Self, DecodeError> {
-        let n_experts = input.shape.n_layers() * input.shape.moe.n_experts;
+        let n_experts = input.expert_layers * input.shape.moe.n_experts;
         if let Some(plan) = Self::mapped(input) {
             return Ok(plan);
         }
         let wish = match input.slots {
             SlotWish::Fill => n_experts,
-            SlotWish::PerLayer(n) => n.saturating_mul(input.shape.n_layers()),
+            SlotWish::PerLayer(n) => n.saturating_mul(input.expert_layers),
         };
         let n_wanted = wish.clamp(N_SLOTS_MIN, n_experts.max(N_SLOTS_MIN));
         let Some(budget) = input.budget_bytes else {
@@ -189,25 +214,30 @@ impl MemoryPlan {
     }
 
     fn with(input: &PlanInput<'_>, rows_max: usize, n_slots: usize) -> Self {
-        let config = StackConfig { n_sequences: 1, context: input.context, rows_max, kv: input.kv };
+        let draft_rows = input.draft.rows.min(rows_max).min(input.context);
+        let (context, kv) = (input.context, input.kv);
+        let config = StackConfig { n_sequences: 1, context, rows_max, log_rows: draft_rows, kv };
         let stack = config.bytes(input.shape);
-        let n_experts = input.shape.n_layers() * input.shape.moe.n_experts;
-        let logit_rows = input.logit_rows.clamp(1, rows_max.max(1));
+        let n_experts = input.expert_layers * input.shape.moe.n_experts;
+        let logit_rows = input.logit_rows.max(draft_rows).clamp(1, rows_max.max(1));
         let logits = input.shape.n_vocab * (logit_rows * LOGIT_BYTES + CANDIDATE_BYTES);
         Self {
             budget: input.budget_bytes,
             dense: input.dense_bytes,
             kv: stack.kv,
             state: stack.state,
+            checkpoints: (input.n_checkpoints as u64).saturating_mul(Checkpoint::bytes(input.shape)),
+            // What is tapped is gathered by the backend, then handed over as a whole.
+            drafter: input.draft.bytes + (2 * 4 * input.draft.tapped * rows_max) as u64,
             scratch: stack.scratch.saturating_add(logits as u64),
             text: input.text_bytes,
             io: input.io_bytes,
             conversation: (input.context * (TOKEN_BYTES + TEXT_COPIES * input.token_bytes_max)) as u64,
             tables: n_slots as u64 * SLOT_ENTRY_BYTES
                 + n_experts as u64 * EXPERT_ENTRY_BYTES
-                + (input.shape.n_layers() * input.shape.moe.top_k * REMEMBERED_BYTES) as u64
+                + (input.expert_layers * input.shape.moe.top_k * REMEMBERED_BYTES) as u64
                 + (rows_max * input.shape.moe.top_k * USE_BYTES) as u64
-                + lookahead_bytes(input.shape),
+                + lookahead_bytes(input),
             sums: input.sums_bytes,
             threads: input.n_threads as u64 * THREAD_BYTES,
             runtime: RUNTIME_BYTES,
@@ -218,6 +248,8 @@ impl MemoryPlan {
             n_experts,
             rows_max,
             logit_rows,
+            draft_rows,
+            n_checkpoints: input.n_checkpoints,
             context: input.context,
         }
     }
@@ -256,11 +288,13 @@ impl MemoryPlan {
     }
 
     /// Name and bytes of every line.
-    pub fn lines(&self) -> [(&'static str, u64); 13] {
+    pub fn lines(&self) -> [(&'static str, u64); 15] {
         [
             ("dense weights", self.dense),
             ("KV cache", self.kv),
             ("recurrent states", self.state),
+            ("checkpoints", self.checkpoints),
+            ("drafter", self.drafter),
             ("scratch", self.scratch),
             ("vocabulary and header", self.text),
             ("conversation", self.conversation),
@@ -276,17 +310,16 @@ impl MemoryPlan {
 }
 
 /// What is learnt for guesses, and the routers' scores for the rows of a pass in which guesses are made.
-fn lookahead_bytes(shape: &ModelShape) -> u64 {
-    let scores = ROWS_GUESSED_MAX * shape.moe.n_experts * size_of::<f32>();
-    (Scheduler::lookahead_bytes(shape.n_layers())
-        + RouterAhead::bytes(shape.n_layers(), shape.moe.n_experts)
-        + scores) as u64
+fn lookahead_bytes(input: &PlanInput<'_>) -> u64 {
+    let (n_layers, n_experts) = (input.expert_layers, input.shape.moe.n_experts);
+    let scores = ROWS_GUESSED_MAX * n_experts * size_of::<f32>();
+    (Scheduler::lookahead_bytes(n_layers) + RouterAhead::bytes(n_layers, n_experts) + scores) as u64
 }
 
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, bytes) in self.lines() {
-            if bytes == 0 && ["mapped experts", "sums of inputs"].contains(&name) {
+            if bytes == 0 && ["mapped experts", "sums of inputs", "checkpoints", "drafter"].contains(&name) {
                 continue;
             }
             write!(f, "  {name:<24}{:>12}", bytes_text(bytes))?;

@@ -33,9 +33,17 @@ pub(crate) struct Work {
     pub(crate) prompt_time: Nanos,
     /// Tokens generated.
     pub(crate) decode_tokens: usize,
-    /// Steps that were fed a token of them.
+    /// Those that were read in steps.
+    pub(crate) tokens_read: usize,
+    /// Decode steps.
     pub(crate) decode_steps: usize,
-    /// Time of these steps.
+    /// Tokens that were drafted and verified.
+    pub(crate) draft_tokens: usize,
+    /// Those that were accepted.
+    pub(crate) accepted_tokens: usize,
+    /// Time spent on drafting, a part of `decode_time`.
+    pub(crate) draft_time: Nanos,
+    /// Time of these steps and of drafting.
     pub(crate) decode_time: Nanos,
 }
 
@@ -54,7 +62,7 @@ impl Meter {
         }
     }
 
-    /// A decode step begins.
+    /// A decode step begins, with the drafting before it.
     pub(crate) fn step_begins(&mut self, engine: &Engine) {
         self.step = engine.scheduler_stats();
     }
@@ -90,7 +98,11 @@ impl Meter {
             prompt_reused_tokens: work.reused_tokens,
             decode_tokens: work.decode_tokens,
             decode_ms,
-            tokens_per_second: if decode_ms > 0.0 { work.decode_steps as f64 * 1e3 / decode_ms } else { 0.0 },
+            tokens_per_step: work.tokens_read as f64 / work.decode_steps.max(1) as f64,
+            draft_tokens: work.draft_tokens,
+            accepted_tokens: work.accepted_tokens,
+            draft_ms: work.draft_time.as_millis_f64(),
+            tokens_per_second: if decode_ms > 0.0 { work.tokens_read as f64 * 1e3 / decode_ms } else { 0.0 },
             bytes_demand: scheduler.bytes_demand,
             bytes_guess: scheduler.bytes_guess,
             bytes_wasted: scheduler.bytes_wasted,

@@ -68,6 +68,11 @@ impl Sampler {
         Ok(Self { config, n_vocab, banned: banned.into(), candidates: Vec::new(), penalised: Vec::new() })
     }
 
+    /// Logits that it takes.
+    pub fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
     /// The parameters.
     pub fn config(&self) -> &SamplerConfig {
         &self.config

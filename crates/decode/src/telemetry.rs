@@ -36,9 +36,17 @@ pub struct Telemetry {
     pub prompt_reused_tokens: usize,
     /// Tokens generated.
     pub decode_tokens: usize,
+    /// Tokens that a decode step read and kept, on average: 1 without drafts.
+    pub tokens_per_step: f64,
+    /// Tokens that were guessed and verified.
+    pub draft_tokens: usize,
+    /// Those of `draft_tokens` that the model said too.
+    pub accepted_tokens: usize,
+    /// Time spent on guessing them.
+    pub draft_ms: f64,
     /// Time from the end of the prompt to the last token.
     pub decode_ms: f64,
-    /// Decode steps per second of `decode_ms`.
+    /// Tokens that decode steps read per second of `decode_ms`.
     pub tokens_per_second: f64,
     /// Bytes of experts that were read because a router asked.
     pub bytes_demand: u64,
@@ -95,6 +103,10 @@ pub struct Memory {
     pub kv: u64,
     /// Recurrent states.
     pub state: u64,
+    /// Recurrent states that are kept to go back to.
+    pub checkpoints: u64,
+    /// The drafter, and what it is shown.
+    pub drafter: u64,
     /// The conversation's text and tokens.
     pub conversation: u64,
     /// Tables of slots and experts, and a step's routing.
@@ -126,6 +138,8 @@ impl Memory {
             dense: plan.dense,
             kv: plan.kv,
             state: plan.state,
+            checkpoints: plan.checkpoints,
+            drafter: plan.drafter,
             conversation: plan.conversation,
             tables: plan.tables,
             sums: plan.sums,

@@ -11,6 +11,7 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use forerun_decode::config::DraftChoice;
 use forerun_decode::sampler::{Draw, History, Sampler, SamplerConfig};
 use forerun_decode::text::TextBuffer;
 use forerun_decode::{BackendChoice, Engine, Event, Generation, GenerationConfig, IoChoice};
@@ -116,7 +117,9 @@ fn a_token_is_made_without_an_allocation() {
     for n_threads in [1, 2] {
         resident_tokens(n_threads);
         streamed_tokens(n_threads);
-        generated_text(n_threads);
+        for draft in [DraftChoice::None, DraftChoice::Ngram] {
+            generated_text(n_threads, draft);
+        }
     }
 }
 
@@ -156,11 +159,22 @@ fn streamed_tokens(n_threads: usize) {
 }
 
 /// A generation hands out each piece of text as a string of its own, and that is all.
-fn generated_text(n_threads: usize) {
-    let mut engine = open(IoChoice::Mmap, SlotWish::Fill, n_threads);
+fn generated_text(n_threads: usize, draft: DraftChoice) {
+    let mut config = config(&fixture("pico-q4_k_m.gguf"), BackendChoice::Cpu);
+    (config.io, config.context, config.n_threads) = (IoChoice::Mmap, Some(512), Some(n_threads));
+    (config.draft, config.draft_length) = (draft, Some(7));
+    let mut engine = Engine::open(&config).unwrap();
     let mut session = Session::new();
-    let config = GenerationConfig { sampler: sampled(), stops: vec!["\u{7}".into()], max_tokens: None };
-    let mut generation = Generation::new(&mut engine, &mut session, vec![TokenId(5)], &config).unwrap();
+    // A text that repeats itself from the start, so that whole drafts are verified before allocations are counted.
+    let is_drafted = config.draft != DraftChoice::None;
+    let prompt = if is_drafted { [5, 6, 7, 8].map(TokenId).repeat(8) } else { vec![TokenId(5)] };
+    let config = GenerationConfig {
+        sampler: if is_drafted { SamplerConfig::greedy() } else { sampled() },
+        stops: vec!["\u{7}".into()],
+        max_tokens: None,
+        ..GenerationConfig::default()
+    };
+    let mut generation = Generation::new(&mut engine, &mut session, prompt, &config).unwrap();
     let mut n_pieces = 0;
     let mut next = || match generation.next().unwrap() {
         Some(Event::Text(text)) => usize::from(!text.is_empty()),
@@ -169,4 +183,5 @@ fn generated_text(n_threads: usize) {
     let _ = (0..N_WARM).map(|_| next()).sum::<usize>();
     let n = counted(|| n_pieces = (0..N_COUNTED).map(|_| next()).sum());
     assert!(n <= n_pieces, "{n_threads} threads: {n} allocations for {n_pieces} pieces of text");
+    assert_eq!(generation.finish().telemetry.draft_tokens > 0, is_drafted);
 }

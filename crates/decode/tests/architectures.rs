@@ -6,7 +6,7 @@
 mod support;
 
 use forerun_compute::{
-    Backend, ComputeError, ExpertJob, Reference, Rounding, Scores, SequenceIdx, Step, StepOutput,
+    Backend, Checkpoint, ComputeError, ExpertJob, Reference, Rounding, Scores, SequenceIdx, Step, StepOutput,
 };
 use forerun_decode::{BackendChoice, DecodeError, Engine, ModelSource, SlotWish};
 use forerun_model::{ExpertId, LayerId, Routing, Stage, TokenId};
@@ -189,5 +189,13 @@ impl Backend for Listener<'_> {
 
     fn accept(&mut self, n_rows: usize) -> Result<(), ComputeError> {
         self.backend.accept(n_rows)
+    }
+
+    fn save(&self, sequence: SequenceIdx, checkpoint: &mut Checkpoint) -> Result<(), ComputeError> {
+        self.backend.save(sequence, checkpoint)
+    }
+
+    fn restore(&mut self, sequence: SequenceIdx, checkpoint: &Checkpoint) -> Result<(), ComputeError> {
+        self.backend.restore(sequence, checkpoint)
     }
 }

@@ -32,10 +32,14 @@ fn tiny_b_q4_k_m_logits() {
 /// best is below 2e-3 may go either way; such steps end a comparison and must be rare.
 #[test]
 fn pico_bf16_logits_and_greedy_continuations() {
-    let Some(model) = extra("models/pico/pico-bf16.gguf") else { return };
+    let (Some(model), Some(golden)) = (extra("models/pico/pico-bf16.gguf"), extra("models/pico/golden.json"))
+    else {
+        return;
+    };
+    let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
     let mut engine = Engine::open(&config(&model, EXACT)).unwrap();
     let (mut steps, mut left_out) = (0, 0);
-    for case in json("pico-golden.json")["cases"].as_array().unwrap() {
+    for case in golden["cases"].as_array().unwrap() {
         let mut session = Session::new();
         let logits = session.extend(&mut engine, &ids(&case["prompt_ids"]), Logits::Last).unwrap().unwrap();
         let off = difference(logits, &floats(&case["last_logits"]));

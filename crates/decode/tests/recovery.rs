@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forerun_compute::{ComputeError, Rounding};
+use forerun_decode::draft::Drafter;
 use forerun_decode::{
     BackendChoice, DecodeError, Engine, EngineConfig, Event, Generation, GenerationConfig, Logits,
     ModelSource, Parts, Report, SamplerConfig, Session,
@@ -17,10 +18,16 @@ use forerun_scheduler::SchedulerError;
 use forerun_sim::{Faults, FlashHandle, Machine};
 use forerun_storage::repack::{Settings, pack};
 use forerun_storage::{Catalog, Gguf, Verify};
+use support::drafters::{Script, Scripted};
 use support::{config, fixture};
 
 /// Tiny-b over simulated flash with few slots.
 fn engine_over_flash() -> (Engine, FlashHandle) {
+    drafted_engine_over_flash(None)
+}
+
+/// The same with a drafter.
+fn drafted_engine_over_flash(drafter: Option<Box<dyn Drafter>>) -> (Engine, FlashHandle) {
     let path = fixture("tiny-b-q3_k_m.gguf");
     let bytes = Bytes::from(std::fs::read(&path).unwrap());
     let gguf = Gguf::open_bytes("tiny-b", bytes.clone()).unwrap();
@@ -28,8 +35,9 @@ fn engine_over_flash() -> (Engine, FlashHandle) {
     let catalog = Arc::new(Catalog::new(&shape, &gguf).unwrap());
     let rig = Machine::calm(3).rig(&catalog, vec![bytes]).unwrap();
     let flash = rig.flash.clone();
-    let parts = Parts::over(rig.scheduler, Arc::new(rig.clock));
-    (Engine::open_with(&config(&path, BackendChoice::Cpu), parts).unwrap(), flash)
+    let parts = Parts { drafter, ..Parts::over(rig.scheduler, Arc::new(rig.clock)) };
+    let config = EngineConfig { draft_length: Some(7), ..config(&path, BackendChoice::Cpu) };
+    (Engine::open_with(&config, parts).unwrap(), flash)
 }
 
 fn tokens(n: u32) -> Vec<TokenId> {
@@ -105,6 +113,23 @@ fn an_answer_goes_on_after_every_error() {
     });
     assert!(errors > 4, "only {errors} errors");
     assert_eq!((found, report.tokens), (want, calm.tokens));
+}
+
+/// A step that verifies a draft fails as a whole, and is repeated as a whole.
+#[test]
+fn an_answer_with_drafts_goes_on_after_every_error() {
+    let (mut engine, _) = engine_over_flash();
+    let (want, calm, _) = answer(&mut engine, |_| {});
+    let text = [&tokens(30)[..], &calm.tokens, &[TokenId(0); 8]].concat();
+    for script in [Script::Right, Script::Wrong, Script::Mixed(4)] {
+        let drafter = Scripted::new(&text, script, engine.shape().n_vocab);
+        let (mut engine, flash) = drafted_engine_over_flash(Some(drafter));
+        let (found, report, errors) = answer(&mut engine, |call| {
+            flash.set_faults(if call % 2 == 0 { Faults::dead(1000) } else { Faults::none() });
+        });
+        assert!(errors > 0, "{script:?}");
+        assert_eq!((found, report.tokens), (want.clone(), calm.tokens.clone()), "{script:?}");
+    }
 }
 
 #[test]

@@ -8,14 +8,30 @@ use forerun_compute::Weights;
 use forerun_model::{Clock, ModelShape};
 use forerun_storage::{Catalog, Gguf, Resident};
 
+use super::planned_drafter::PlannedDrafter;
 use super::{TokenTraffic, parts};
 use crate::DecodeError;
-use crate::config::EngineConfig;
+use crate::config::{DraftChoice, EngineConfig};
 use crate::input_sums::InputSums;
 use crate::io::{self, Io};
-use crate::memory_plan::PlanInput;
+use crate::memory_plan::{DraftInput, MemoryPlan, PlanInput};
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer};
+
+/// Share of the slots that a drafter nobody asked for may take from experts: misses grow by about as much, and drafts may
+/// never pay.
+const SLOTS_LOST_MAX: f64 = 0.01;
+
+/// Whether a budget has room for drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// The plan doesn't fit.
+    None,
+    /// They take more slots than they may, unasked.
+    Little,
+    /// Yes.
+    Enough,
+}
 
 /// What a file says, and what was decided from it.
 pub(super) struct Opening {
@@ -31,6 +47,7 @@ pub(super) struct Opening {
     pub(super) context: usize,
     pub(super) n_threads: usize,
     pub(super) io: Io,
+    pub(super) drafter: PlannedDrafter,
 }
 
 impl Opening {
@@ -41,7 +58,9 @@ impl Opening {
         decisions: &mut Vec<Decision>,
     ) -> Result<Self, DecodeError> {
         let (mut gguf, path) = parts::open(&config.model)?;
-        let (shape, catalog) = parts::experts(&gguf)?;
+        let shape = ModelShape::from_metadata(&gguf.metadata)?;
+        let (drafter, catalog) = PlannedDrafter::choose(&config.draft, &shape, &gguf, decisions)?;
+        let catalog = Arc::new(catalog);
         let (tokenizer, template) = parts::text(&mut gguf)?;
         let (resident, weights) = parts::weights(&shape, &catalog, &gguf)?;
         let traffic = parts::token_traffic(&shape, &catalog, &resident, &weights);
@@ -61,7 +80,48 @@ impl Opening {
             context,
             n_threads,
             io,
+            drafter,
         })
+    }
+
+    /// The same; what nobody asked for, drafts and checkpoints, is left out where the budget has no room for it. Returns the
+    /// configuration that remains.
+    pub(super) fn within_budget(
+        config: &EngineConfig,
+        clock: &Arc<dyn Clock>,
+        decisions: &mut Vec<Decision>,
+    ) -> Result<(EngineConfig, Self), DecodeError> {
+        let mut config = config.clone();
+        loop {
+            let mut so_far = decisions.clone();
+            let opening = Self::new(&config, clock, &mut so_far)?;
+            let room = opening.room(&config);
+            let reason = |why: &str| format!("{why}, and nobody asked for it");
+            if room != Room::Enough && config.draft == DraftChoice::Auto {
+                config.draft = DraftChoice::None;
+                let why = "a drafter would take a hundredth of this budget's slots or more";
+                decisions.push(Decision::new("draft", "none", reason(why)));
+            } else if room == Room::None && !config.checkpoints.is_asked && config.checkpoints.n_max > 0 {
+                config.checkpoints.n_max = 0;
+                let why = "the budget has no room for a checkpoint";
+                decisions.push(Decision::new("checkpoints", "none", reason(why)));
+            } else {
+                *decisions = so_far;
+                return Ok((config, opening));
+            }
+        }
+    }
+
+    /// Whether the budget of `config` has room for what drafts take.
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
+    fn room(&self, config: &EngineConfig) -> Room {
+        let input = self.plan_input(config);
+        let Ok(with) = MemoryPlan::new(&input) else { return Room::None };
+        let without = MemoryPlan::new(&PlanInput { draft: DraftInput::default(), ..input });
+        let without = without.map_or(0, |plan| plan.n_slots);
+        let is_tight = with.mapped == 0 && with.n_slots < with.n_experts;
+        let loses = (with.n_slots as f64) < (1.0 - SLOTS_LOST_MAX) * without as f64;
+        if is_tight && loses { Room::Little } else { Room::Enough }
     }
 
     /// What a plan for it is made from.
@@ -69,6 +129,7 @@ impl Opening {
         let slot_bytes = self.catalog.slot_bytes(self.io.align_bytes);
         PlanInput {
             shape: &self.shape,
+            expert_layers: self.catalog.n_layers(),
             slot_bytes: slot_bytes.next_multiple_of(SLOT_ALIGN_BYTES) as u64,
             dense_bytes: parts::dense_bytes(&self.resident, &config.model, &self.weights)
                 + parts::guess_router_bytes(config, &self.weights),
@@ -82,6 +143,8 @@ impl Opening {
             slots: config.slots,
             lendable: self.io.lendable,
             logit_rows: config.logit_rows,
+            draft: self.drafter.input(config, &self.shape, self.context),
+            n_checkpoints: config.checkpoints.n_max,
             sums_bytes: config.collects.map_or(0, |collect| InputSums::bytes(&self.shape, collect)),
         }
     }

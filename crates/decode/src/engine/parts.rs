@@ -6,14 +6,17 @@ use std::thread;
 
 use forerun_arena::Arena;
 use forerun_compute::products::Products;
+use forerun_compute::workers::Workers;
 use forerun_compute::{
-    Backend, ComputeError, Cpu, KvType, Reference, Rounding, Stack, StackConfig, Tensor, Weights,
+    Backend, ComputeError, Cpu, KvType, Reference, Rounding, Stack, StackConfig, Taps, Tensor, Weights,
 };
 use forerun_model::metadata::float;
 use forerun_model::names::{OUTPUT, TOKEN_EMBD};
 use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape, Nanos};
 use forerun_scheduler::{Blend, LookaheadConfig, NoPredictor, PolicyName, Predictor, Recent, RouterAhead};
-use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident, ResidentMode};
+use forerun_storage::{
+    Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident, ResidentMode, ResidentTensor,
+};
 
 use super::{PAGE_BYTES, TokenTraffic};
 use crate::DecodeError;
@@ -31,13 +34,6 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Metadata that is not needed once the tokenizer stands.
 const TEXT_KEYS: [&str; 4] =
     ["tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.ggml.scores"];
-
-/// The model's shape, and where its experts lie.
-pub(super) fn experts(gguf: &Gguf) -> Result<(ModelShape, Arc<Catalog>), DecodeError> {
-    let shape = ModelShape::from_metadata(&gguf.metadata)?;
-    let catalog = Arc::new(Catalog::new(&shape, gguf)?);
-    Ok((shape, catalog))
-}
 
 pub(super) fn open(model: &ModelSource) -> Result<(Gguf, PathBuf), DecodeError> {
     Ok(match model {
@@ -88,17 +84,19 @@ pub fn bind_weights(
 ) -> Result<Weights, DecodeError> {
     let layout = |layer: LayerId| *catalog.layout(layer).expect("the catalog has every layer of the shape");
     let layouts: Vec<_> = shape.layer_ids().map(layout).collect();
-    let weights = Weights::bind(shape, &layouts, |name| {
-        let tensor = resident.get(name)?;
-        let dims = tensor.dims.as_slice();
-        let length = |dim: Option<&u64>| usize::try_from(dim.copied().unwrap_or(1)).unwrap_or(usize::MAX);
-        let (n_cols, n_rows) = (length(dims.first()), length(dims.get(1)));
-        Some(Tensor::new(name, tensor.quant, n_rows, n_cols, tensor.bytes.clone()))
-    });
+    let weights = Weights::bind(shape, &layouts, |name| resident.get(name).map(tensor_of));
     weights.map_err(|error| match error {
         ComputeError::Shape(shape) => shape.into(),
         other => other.into(),
     })
+}
+
+/// A file's tensor, for computing.
+pub(crate) fn tensor_of(tensor: &ResidentTensor) -> Result<Tensor, ComputeError> {
+    let dims = tensor.dims.as_slice();
+    let length = |dim: Option<&u64>| usize::try_from(dim.copied().unwrap_or(1)).unwrap_or(usize::MAX);
+    let (n_cols, n_rows) = (length(dims.first()), length(dims.get(1)));
+    Tensor::new(&tensor.name, tensor.quant, n_rows, n_cols, tensor.bytes.clone())
 }
 
 /// Values outside their range are as if the file said nothing: they are suggestions.
@@ -328,30 +326,35 @@ pub(super) fn backend(
     config: &EngineConfig,
     mut weights: Weights,
     plan: &MemoryPlan,
-    (n_threads, sums): (usize, Option<&SharedSums>),
+    (workers, sums, taps): (&Workers, Option<&SharedSums>, Taps),
     decisions: &mut Vec<Decision>,
 ) -> Result<Box<dyn Backend + Send>, DecodeError> {
     if guess_router_bytes(config, &weights) > 0 {
         weights.add_guess_routers();
     }
     let kv = kv_type(config.backend);
-    let stack = StackConfig { n_sequences: 1, context: plan.context, rows_max: plan.rows_max, kv };
+    let (context, rows_max, log_rows) = (plan.context, plan.rows_max, plan.draft_rows);
+    let stack = StackConfig { n_sequences: 1, context, rows_max, log_rows, kv };
     match config.backend {
-        BackendChoice::Reference(rounding) => Ok(boxed(Reference::reference(weights, stack, rounding), sums)),
+        BackendChoice::Reference(rounding) => {
+            Ok(boxed(Reference::reference(weights, stack, rounding), sums, taps))
+        }
         BackendChoice::Cpu => {
-            let cpu = Cpu::cpu(weights, stack, n_threads)?;
+            let cpu = Cpu::on(weights, stack, workers.clone());
             let reason = "the fastest that this CPU can run".into();
             decisions.push(Decision::new("kernels", cpu.kernels(), reason));
-            Ok(boxed(cpu, sums))
+            Ok(boxed(cpu, sums, taps))
         }
     }
 }
 
-/// With a tap if sums are wanted.
+/// With what is to be heard or brought out of its steps.
 fn boxed<P: Products + Send + 'static>(
     stack: Stack<P>,
     sums: Option<&SharedSums>,
+    taps: Taps,
 ) -> Box<dyn Backend + Send> {
+    let stack = stack.bringing(taps);
     match sums {
         Some(sums) => Box::new(stack.tapped(Box::new(sums.clone()))),
         None => Box::new(stack),

@@ -50,6 +50,9 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
         lendable: None,
         logit_rows: 1,
         sums_bytes: 0,
+        expert_layers: shape.n_layers(),
+        draft: DraftInput::default(),
+        n_checkpoints: 0,
     }
 }
 

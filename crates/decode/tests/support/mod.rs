@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub(crate) mod drafters;
 pub(crate) mod goldens;
 pub(crate) mod rig;
 

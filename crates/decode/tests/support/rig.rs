@@ -15,14 +15,15 @@ use super::fixture;
 /// A scheduler and a loop over one file.
 pub(crate) struct Rig {
     pub(crate) shape: ModelShape,
-    scheduler: Scheduler,
+    pub(crate) scheduler: Scheduler,
     steps: StepLoop,
-    output: StepOutput,
+    /// What the last step left.
+    pub(crate) output: StepOutput,
 }
 
 /// Room for every case of the goldens.
 pub(crate) const CONFIG: StackConfig =
-    StackConfig { n_sequences: 2, context: 200, rows_max: 160, kv: KvType::F32 };
+    StackConfig { n_sequences: 2, context: 200, rows_max: 160, log_rows: 16, kv: KvType::F32 };
 
 /// Opens a fixture: what runs its steps, and its weights.
 pub(crate) fn rig(model: &str) -> (Rig, Weights) {
