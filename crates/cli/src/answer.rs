@@ -124,6 +124,9 @@ pub(crate) fn summary(t: &Telemetry) -> String {
         parts.push(format!("{} of them held already", t.prompt_reused_tokens));
     }
     parts.push(format!("{} tokens at {:.1} tok/s", t.decode_tokens, t.tokens_per_second));
+    if t.draft_tokens > 0 {
+        parts.push(format!("{} of {} drafted accepted", t.accepted_tokens, t.draft_tokens));
+    }
     parts.push(format!("{:.0}% of experts in memory", t.hit_rate * 100.0));
     parts.push(format!("{} read in {} reads", bytes_text(t.bytes_demand + t.bytes_guess), t.reads));
     parts.push(format!("{:.0} ms waiting for them", t.stall_ms));

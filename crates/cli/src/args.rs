@@ -1,6 +1,7 @@
 //! The command line.
 
 mod copy;
+mod draft;
 mod measure;
 mod schedule;
 
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use copy::{CopyArgs, OrderName, PackArgs, QuantizeArgs, TalkArgs, UnpackArgs, VerifyArgs};
+pub(crate) use draft::DraftArgs;
 use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
 pub(crate) use measure::{BenchArgs, DiskWish, ImatrixArgs, PerplexityArgs, PlanArgs, ProbeArgs, TraceArgs};
 use schedule::parse_lookahead;
@@ -103,10 +105,6 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "auto|N", default_value = "auto", value_parser = parse_lookahead)]
     pub(crate) lookahead: Lookahead,
 
-    /// Who drafts tokens ahead
-    #[arg(long, value_enum, default_value_t = DraftName::Auto)]
-    pub(crate) draft: DraftName,
-
     /// Threads that compute; default: one per core
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -178,6 +176,9 @@ pub(crate) struct RunArgs {
     pub(crate) model: ModelArgs,
 
     #[command(flatten)]
+    pub(crate) draft: DraftArgs,
+
+    #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
 
     /// The prompt, in place of the last argument
@@ -200,6 +201,9 @@ pub(crate) struct RunArgs {
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) draft: DraftArgs,
 
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -278,14 +282,6 @@ impl From<Io> for IoChoice {
             Io::Memory => Self::Memory,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum DraftName {
-    /// Chosen for the model; none in this version
-    Auto,
-    /// Nobody
-    None,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

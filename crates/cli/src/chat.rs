@@ -22,7 +22,7 @@ const ANSWER_SHARE: usize = 4;
 /// Talks until the input ends.
 pub(crate) fn chat(args: &ChatArgs) -> Result<Outcome, Box<dyn Error>> {
     let interrupt = Interrupt::install()?;
-    let Some(loaded) = load(&args.model, &args.sampling, &interrupt)? else {
+    let Some(loaded) = load(&args.model, &args.sampling, (Some(&args.draft), 1), &interrupt)? else {
         return Ok(Outcome::Interrupted);
     };
     let system: Vec<_> = args.sampling.system.iter().map(Message::system).collect();
@@ -107,8 +107,9 @@ impl Chat {
     fn answer(&mut self, interrupt: &Interrupt) -> Result<Answer, Box<dyn Error>> {
         let question = self.messages.last().and_then(|message| message.content.as_deref());
         self.loaded.engine.check_prompt_size(question.unwrap_or_default())?;
-        let Fitting { prompt, thoughts, n_dropped } = self.fit()?;
+        let Fitting { prompt, n_lasting, thoughts, n_dropped } = self.fit()?;
         let Loaded { engine, generation, .. } = &mut self.loaded;
+        generation.checkpoint_at = Some(n_lasting);
         let generation = Generation::new(engine, &mut self.session, prompt, generation)?;
         if n_dropped > 0 {
             self.messages.drain(self.n_system..self.n_system + n_dropped);
@@ -118,6 +119,16 @@ impl Chat {
         }
         let shown = if self.quiet { Show::AnswerOnly } else { Show::Everything };
         show(generation, thoughts, shown, interrupt, self.quiet)
+    }
+
+    /// How many tokens of `prompt` will begin the next turn's prompt as well: templates open an answer in one way, and show
+    /// one that was given in another, without its thoughts.
+    fn lasting(&self, messages: &[Message], prompt: &[TokenId]) -> Result<usize, DecodeError> {
+        let Loaded { engine, thinking, .. } = &self.loaded;
+        let answered = [messages, &[Message::assistant("."), Message::user(".")]].concat();
+        let request = RenderRequest { thinking: *thinking, ..RenderRequest::new(&answered) };
+        let next = engine.template()?.render(&request)?.encode(engine.tokenizer())?;
+        Ok(prompt.iter().zip(&next).take_while(|(token, next)| token == next).count())
     }
 
     /// The prompt of the conversation, without as many of its oldest turns as it takes to leave room for an answer.
@@ -138,7 +149,8 @@ impl Chat {
                 Some(n) => n_dropped += n + 1,
                 None => {
                     let thoughts = Thoughts::after(&rendered.text());
-                    return Ok(Fitting { prompt, thoughts, n_dropped });
+                    let n_lasting = self.lasting(&messages, &prompt)?;
+                    return Ok(Fitting { prompt, n_lasting, thoughts, n_dropped });
                 }
             }
         }
@@ -148,6 +160,8 @@ impl Chat {
 /// A prompt that leaves room for an answer.
 struct Fitting {
     prompt: Vec<TokenId>,
+    /// Tokens with which the next turn's prompt will begin too.
+    n_lasting: usize,
     thoughts: Thoughts,
     /// Oldest messages that it leaves out.
     n_dropped: usize,

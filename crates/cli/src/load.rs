@@ -8,7 +8,7 @@ use forerun_decode::{
     SlotWish,
 };
 
-use crate::args::{BackendName, ModelArgs, SamplingArgs, ThinkingName};
+use crate::args::{BackendName, DraftArgs, ModelArgs, SamplingArgs, ThinkingName};
 use crate::embedded;
 use crate::interrupt::Interrupt;
 use crate::probe::{cache_folder, unix_seconds};
@@ -24,13 +24,20 @@ pub(crate) struct Loaded {
     pub(crate) decisions: Vec<Decision>,
 }
 
-/// Opens the model, says what was decided, and reads the resident tensors. `None` when interrupted.
+/// Opens the model, says what was decided, and reads the resident tensors; `n_checkpoints` are kept if the arguments don't
+/// say otherwise. `None` when interrupted.
 pub(crate) fn load(
     model: &ModelArgs,
     sampling: &SamplingArgs,
+    (draft, n_checkpoints): (Option<&DraftArgs>, usize),
     interrupt: &Interrupt,
 ) -> Result<Option<Loaded>, Box<dyn Error>> {
-    let config = engine_config(model)?;
+    let mut config = engine_config(model)?;
+    if let Some(draft) = draft {
+        config.draft = draft.draft.clone();
+        config.draft_length = draft.draft_length.0;
+        config.checkpoints = draft.checkpoints(n_checkpoints);
+    }
     let is_embedded = matches!(config.model, ModelSource::Embedded { .. });
     let engine = Engine::open(&config)?;
     let mut decisions = Vec::new();
@@ -129,7 +136,12 @@ fn generation(args: &SamplingArgs, engine: &Engine, decisions: &mut Vec<Decision
         frequency_penalty: args.frequency_penalty.unwrap_or(base.frequency_penalty),
         seed,
     };
-    GenerationConfig { sampler, max_tokens: args.max_tokens, stops: args.stop.clone() }
+    GenerationConfig {
+        sampler,
+        max_tokens: args.max_tokens,
+        stops: args.stop.clone(),
+        ..GenerationConfig::default()
+    }
 }
 
 /// A seed from the standard library's own random state, cut to 32 bits so that it is easy to type again.

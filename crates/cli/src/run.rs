@@ -25,7 +25,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome, Box<dyn Error>> {
         Args::command().error(ErrorKind::MissingRequiredArgument, words).exit();
     }
     let interrupt = Interrupt::install()?;
-    let Some(mut loaded) = load(&args.model, &args.sampling, &interrupt)? else {
+    let Some(mut loaded) = load(&args.model, &args.sampling, (Some(&args.draft), 0), &interrupt)? else {
         return Ok(Outcome::Interrupted);
     };
     let prompt = prompt(args, &loaded, &interrupt)?;
