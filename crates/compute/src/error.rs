@@ -1,5 +1,7 @@
 //! What a backend refuses.
 
+use std::io;
+
 use forerun_model::{LayerId, ShapeError};
 
 /// A step that can't be computed.
@@ -63,6 +65,14 @@ pub enum ComputeError {
         /// What the sequence holds.
         held: usize,
     },
+    /// Parts that don't make up a step.
+    #[error("part {part} of a step: {rule}")]
+    Part {
+        /// The part's index.
+        part: usize,
+        /// What must hold.
+        rule: &'static str,
+    },
     /// A checkpoint that isn't one of the sequence's.
     #[error(
         "a checkpoint of {checkpoint} tokens can't be restored: the sequence holds {held}, or its model is another"
@@ -72,6 +82,30 @@ pub enum ComputeError {
         checkpoint: usize,
         /// Tokens that the sequence holds.
         held: usize,
+    },
+    /// Rows to be saved that the sequence doesn't hold.
+    #[error("rows {first}..{end} can't be saved: the sequence holds {held} tokens")]
+    SavedRows {
+        /// The first.
+        first: usize,
+        /// The one after the last.
+        end: usize,
+        /// Tokens held.
+        held: usize,
+    },
+    /// A saved state of another model.
+    #[error("a saved state has {found} values; those of this model have {need}")]
+    SavedState {
+        /// Values found.
+        found: usize,
+        /// Values that would be right.
+        need: usize,
+    },
+    /// Saved rows that can't be read or written.
+    #[error("can't move the keys and values of a saved sequence")]
+    SavedBytes {
+        /// The other side's reason.
+        source: io::Error,
     },
     /// A sequence that the backend wasn't made for.
     #[error("no sequence {sequence}: this backend keeps {n_sequences}")]

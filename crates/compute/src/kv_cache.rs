@@ -71,6 +71,51 @@ impl KvRows {
         }
     }
 
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.width
+            * match self.store {
+                Store::F32(_) => KvType::F32.value_bytes(),
+                Store::F16(_) => KvType::F16.value_bytes(),
+            }
+    }
+
+    /// Writes row `row` to `out`, [`Self::row_bytes`] long: its values as they are stored, little-endian.
+    pub fn save(&self, row: usize, out: &mut [u8]) {
+        let range = row * self.width..(row + 1) * self.width;
+        match &self.store {
+            Store::F32(rows) => {
+                let (out, _) = out.as_chunks_mut();
+                out.iter_mut().zip(&rows[range]).for_each(|(out, value)| *out = value.to_le_bytes());
+            }
+            Store::F16(rows) => {
+                let (out, _) = out.as_chunks_mut();
+                out.iter_mut().zip(&rows[range]).for_each(|(out, value)| *out = value.to_le_bytes());
+            }
+        }
+    }
+
+    /// Stores `bytes`, which [`Self::save`] wrote, as row `row`.
+    pub fn load(&mut self, row: usize, bytes: &[u8]) {
+        let range = row * self.width..(row + 1) * self.width;
+        match &mut self.store {
+            Store::F32(rows) => {
+                let (bytes, _) = bytes.as_chunks();
+                rows[range]
+                    .iter_mut()
+                    .zip(bytes)
+                    .for_each(|(value, bytes)| *value = f32::from_le_bytes(*bytes));
+            }
+            Store::F16(rows) => {
+                let (bytes, _) = bytes.as_chunks();
+                rows[range]
+                    .iter_mut()
+                    .zip(bytes)
+                    .for_each(|(value, bytes)| *value = u16::from_le_bytes(*bytes));
+            }
+        }
+    }
+
     /// Moves `n` rows from row `from` on to row `to` on.
     pub fn shift(&mut self, from: usize, to: usize, n: usize) {
         let (range, to) = (from * self.width..(from + n) * self.width, to * self.width);

@@ -29,7 +29,7 @@ pub mod tensor;
 pub mod weights;
 pub mod workers;
 
-pub use backend::{Backend, ExpertJob, Row, Scores, SequenceIdx, Step, StepOutput, Taps};
+pub use backend::{Backend, ExpertJob, Part, Row, Scores, SequenceIdx, Step, StepOutput, Taps};
 pub use dspark::{Dspark, DsparkBytes, DsparkConfig, DsparkWeights};
 pub use error::ComputeError;
 pub use kv_cache::KvType;

@@ -4,6 +4,9 @@
 //! swaps the two, so a step that fails or is abandoned has changed nothing. Accepting fewer rows replays their logged
 //! inputs from the committed copy, with the same code and so with the same bits.
 
+use std::io::{self, Read, Write};
+use std::ops::Range;
+
 use forerun_model::{LayerKind, ModelShape};
 
 use crate::kv_cache::{KvRows, KvType};
@@ -146,8 +149,69 @@ impl Sequence {
         }
     }
 
+    /// Writes the keys and values of `rows` to `out`: token by token, of each token layer by layer in ascending order, of
+    /// each layer the keys, then the values, little-endian in the cache's own type. So the bytes of the first tokens are the
+    /// first bytes; a token takes [`Self::kv_bytes`] of a context of one.
+    ///
+    /// # Errors
+    /// What `out` says.
+    pub fn save_rows(&self, rows: Range<usize>, out: &mut dyn Write) -> io::Result<()> {
+        let mut buffer = vec![0; self.row_bytes()];
+        for row in rows {
+            let mut at = 0;
+            for layer in &self.layers {
+                if let LayerMemory::Attention { keys, values } = layer {
+                    for kept in [keys, values] {
+                        kept.save(row, &mut buffer[at..at + kept.row_bytes()]);
+                        at += kept.row_bytes();
+                    }
+                }
+            }
+            out.write_all(&buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Holds what another sequence of this shape held when `checkpoint` was saved; its keys and values come from `rows`, in
+    /// the order of [`Self::save_rows`]. The checkpoint must have as many values as this shape has, and no more tokens than
+    /// there is room for.
+    ///
+    /// # Errors
+    /// What `rows` says, also when it ends too early; then nothing is held.
+    pub fn load(&mut self, checkpoint: &Checkpoint, rows: &mut dyn Read) -> io::Result<()> {
+        self.clear();
+        let mut buffer = vec![0; self.row_bytes()];
+        for row in 0..checkpoint.len {
+            // Nothing is held before the last row is there.
+            rows.read_exact(&mut buffer)?;
+            let mut at = 0;
+            for layer in &mut self.layers {
+                if let LayerMemory::Attention { keys, values } = layer {
+                    for kept in [keys, values] {
+                        let len = kept.row_bytes();
+                        kept.load(row, &buffer[at..at + len]);
+                        at += len;
+                    }
+                }
+            }
+        }
+        self.len = checkpoint.len;
+        let restored = self.restore(checkpoint);
+        debug_assert!(restored, "the caller compared the number of values");
+        Ok(())
+    }
+
+    /// Bytes of one token's keys and values in all layers.
+    fn row_bytes(&self) -> usize {
+        let of = |layer: &LayerMemory| match layer {
+            LayerMemory::Attention { keys, values } => keys.row_bytes() + values.row_bytes(),
+            LayerMemory::DeltaNet(..) => 0,
+        };
+        self.layers.iter().map(of).sum()
+    }
+
     /// Values of all recurrent states.
-    fn n_state_values(&self) -> usize {
+    pub(crate) fn n_state_values(&self) -> usize {
         let of = |layer: &LayerMemory| match layer {
             LayerMemory::Attention { .. } => 0,
             LayerMemory::DeltaNet(copies, _) => copies[0].state.len() + copies[0].conv.len(),

@@ -207,6 +207,11 @@ impl Scheduler {
         self.slots.residents()
     }
 
+    /// The experts that are being read now, in no order.
+    pub fn reading(&self) -> impl Iterator<Item = ExpertKey> {
+        self.slots.all().filter(|(_, slot)| slot.is_loading()).map(|(_, slot)| slot.key)
+    }
+
     pub(crate) fn next_ready(&mut self) -> Result<Option<Ready>, SchedulerError> {
         loop {
             self.poll();

@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::io::Write as _;
 
 use forerun_arena::{Arena, SlotIdx, WriteLease};
-use forerun_compute::{Backend, Checkpoint, ComputeError, ExpertJob, Scores, SequenceIdx, Step, StepOutput};
-use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage, Use};
+use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing};
 use forerun_scheduler::Ready;
 use forerun_sim::{Checker, Faults, Machine, ToyBackend, Watched};
 use forerun_storage::{
@@ -17,98 +16,12 @@ use forerun_storage::{
     Refused, StoreError, StoreStats, Withdrawn,
 };
 use support::World;
+use support::wrong::{Mistake, Wrong};
 
 /// Machines that the lossless test runs too.
 fn machines(world: &World) -> impl Iterator<Item = Machine> {
     let n_experts = world.model.n_experts_total();
     (1..=40).map(move |seed| Machine::from_seed(seed, n_experts).faults(Faults::survivable()))
-}
-
-/// What a backend double does otherwise than the toy.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mistake {
-    /// Results are added as they arrive, not by rank.
-    ArrivalOrder,
-    /// An expert computes after its slot was filled anew.
-    LateRead,
-}
-
-/// A toy with a mistake.
-struct Wrong {
-    toy: ToyBackend,
-    mistake: Mistake,
-    /// Experts that have run in the layer, by row.
-    n_arrived: HashMap<u32, u32>,
-    /// An expert that computes when the next one has come.
-    late: Option<(PartOffsets, Vec<Use>)>,
-}
-
-impl Wrong {
-    fn new(toy: ToyBackend, mistake: Mistake) -> Self {
-        Self { toy, mistake, n_arrived: HashMap::new(), late: None }
-    }
-
-    fn in_order_of_arrival(&mut self, uses: &[Use]) -> Vec<Use> {
-        let next = |&u: &Use| {
-            let n = self.n_arrived.entry(u.row).or_default();
-            *n += 1;
-            Use { rank: *n - 1, ..u }
-        };
-        uses.iter().map(next).collect()
-    }
-}
-
-impl Backend for Wrong {
-    fn begin(&mut self, step: &Step<'_>) -> Result<(), ComputeError> {
-        self.toy.begin(step)
-    }
-
-    fn mix_route(&mut self, layer: LayerId, routing: &mut Routing) -> Result<(), ComputeError> {
-        self.n_arrived.clear();
-        self.toy.mix_route(layer, routing)
-    }
-
-    fn scores(&mut self, stage: Stage, layer: LayerId, scores: &mut Scores) -> Result<(), ComputeError> {
-        self.toy.scores(stage, layer, scores)
-    }
-
-    fn run_shared(&mut self, layer: LayerId) -> Result<(), ComputeError> {
-        self.toy.run_shared(layer)
-    }
-
-    fn run_expert(&mut self, job: ExpertJob<'_>) -> Result<(), ComputeError> {
-        match self.mistake {
-            Mistake::ArrivalOrder => {
-                let uses = self.in_order_of_arrival(job.uses);
-                self.toy.run_expert(ExpertJob { uses: &uses, ..job })
-            }
-            Mistake::LateRead => {
-                let late = self.late.replace((job.parts, job.uses.to_vec()));
-                let Some((parts, uses)) = late else { return Ok(()) };
-                self.toy.run_expert(ExpertJob { parts, uses: &uses, ..job })
-            }
-        }
-    }
-
-    fn close_layer(&mut self, layer: LayerId) -> Result<(), ComputeError> {
-        self.toy.close_layer(layer)
-    }
-
-    fn finish(&mut self, output: &mut StepOutput) -> Result<(), ComputeError> {
-        self.toy.finish(output)
-    }
-
-    fn accept(&mut self, n_rows: usize) -> Result<(), ComputeError> {
-        self.toy.accept(n_rows)
-    }
-
-    fn save(&self, sequence: SequenceIdx, checkpoint: &mut Checkpoint) -> Result<(), ComputeError> {
-        self.toy.save(sequence, checkpoint)
-    }
-
-    fn restore(&mut self, sequence: SequenceIdx, checkpoint: &Checkpoint) -> Result<(), ComputeError> {
-        self.toy.restore(sequence, checkpoint)
-    }
 }
 
 /// Even the machine that says what is right adds in the order of arrival: others differ from it.

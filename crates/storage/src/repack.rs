@@ -26,6 +26,7 @@ use std::fs;
 use std::path::Path;
 
 pub use compare::Comparison;
+pub use identity::identity;
 pub use job::{Job, Progress, Summary};
 pub use order::{co_firing_order, n_runs};
 pub use recode::{Experts, Recode, RecodeError, Recoding, Rows};

@@ -6,9 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forerun_arena::Arena;
-use forerun_compute::{
-    Backend, Cpu, ExpertJob, KvType, Row, Scores, SequenceIdx, StackConfig, Step, StepOutput,
-};
+use forerun_compute::{Backend, Cpu, ExpertJob, KvType, Part, Row, Scores, StackConfig, Step, StepOutput};
 use forerun_decode::engine::bind_weights;
 use forerun_model::{Clock, ExpertId, LayerId, ModelShape, Position, Routing, Stage, SystemClock, TokenId};
 use forerun_scheduler::{LookaheadConfig, N_SLOTS_MIN, NoPredictor, PolicyName, Scheduler, SchedulerConfig};
@@ -109,8 +107,14 @@ impl Rig {
         let catalog = Arc::new(Catalog::new(&shape, &gguf)?);
         let resident = Resident::load(&shape, &gguf, ResidentMode::Mapped)?;
         let weights = bind_weights(&shape, &catalog, &resident)?;
-        let stack =
-            StackConfig { n_sequences: 1, context: n_tokens, rows_max: 1, log_rows: 0, kv: KvType::F16 };
+        let stack = StackConfig {
+            n_sequences: 1,
+            context: n_tokens,
+            rows_max: 1,
+            log_rows: 0,
+            aside_rows: 0,
+            kv: KvType::F16,
+        };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let backend = Cpu::cpu(weights, stack, n_threads.unwrap_or(cores))?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -145,7 +149,8 @@ impl Rig {
         let place = u32::try_from(position).unwrap_or(u32::MAX);
         let token = TokenId(self.first_token + place);
         let row = Row { token, position: Position::text(place), wants_logits: true };
-        let step = Step { sequence: SequenceIdx(0), past: position, rows: &[row], may_reject: false };
+        let part = Part { past: position, n_rows: 1, ..Part::default() };
+        let step = Step::of(&part, std::slice::from_ref(&row));
         self.backend.begin(&step)?;
         self.walk.recording.begin(token).expect(IN_MEMORY);
         let from_embedding = self.guess(Stage::Begin, LayerId(0))?;
@@ -160,7 +165,7 @@ impl Rig {
             self.layer(i)?;
         }
         self.backend.finish(&mut self.output)?;
-        self.backend.accept(1)?;
+        self.backend.accept(0, 1)?;
         let next = (position + 1) % self.n_script;
         let best = self.output.row(0).iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         let follows = best.is_some_and(|(best, _)| best == self.first_token as usize + next);

@@ -2,38 +2,35 @@
 
 use forerun_model::{LayerId, ModelShape};
 
+use super::current::Current;
 use super::recurrence::{self, Inputs, old_and_new};
 use super::{Scratch, Stack};
 use crate::activation::Rows;
 use crate::attention::Attend;
 use crate::kernels::Loop;
-use crate::kv_cache::KvRows;
 use crate::loops::{Add, Turn};
 use crate::ops::{add_to_rows, sigmoid};
 use crate::products::{Product, Products};
-use crate::sequence::LayerMemory;
+use crate::sequence::{Committed, LayerMemory, Sequence};
 use crate::tap;
 use crate::tensor::Matrix;
 use crate::weights::{AttentionWeights, Mixer, Qkv};
+
+/// Why a layer's memory is of its mixer's kind.
+pub(super) const MADE_ALIKE: &str = "weights and sequences are made of one shape";
 
 impl<P: Products> Stack<P> {
     /// Runs the layer's mixer on the step's rows and adds its output to the residual stream.
     pub(super) fn mix(&mut self, layer: LayerId) {
         let Self { weights, products, sequences, scratch, step, tap, .. } = self;
-        let step = step.as_ref().expect("begin() comes first");
-        let (shape, n) = (&weights.shape, step.n_rows);
+        let (shape, n) = (&weights.shape, step.n_rows());
         let layer_weights = &weights.layers[layer.idx()];
         Self::normalise(products, scratch, n, &layer_weights.attn_norm, shape.norm_eps);
-        let (memory, committed) = sequences[step.sequence].layer(layer.idx());
-        match (&layer_weights.mixer, memory) {
-            (Mixer::Attention(w), LayerMemory::Attention { keys, values }) => {
-                attention(shape, w, products, scratch, (keys, values), n, step.past);
+        match &layer_weights.mixer {
+            Mixer::Attention(w) => attention(shape, w, products, scratch, (layer, sequences, step)),
+            Mixer::DeltaNet(w) => {
+                recurrence::delta_net(shape, w, products, scratch, (layer, sequences, step));
             }
-            (Mixer::DeltaNet(w), LayerMemory::DeltaNet(copies, log)) => {
-                let log = step.may_reject.then_some(log);
-                recurrence::delta_net(shape, w, products, scratch, (copies, committed), n, log);
-            }
-            _ => unreachable!("weights and sequences are made of one shape"),
         }
         tap.hear(layer, tap::Inputs::Mixer, &scratch.normed, 0, Rows::All);
         tap.hear(layer, tap::Inputs::MixerOutput, &scratch.inner, 0, Rows::All);
@@ -65,11 +62,9 @@ fn attention<P: Products>(
     w: &AttentionWeights,
     products: &mut P,
     scratch: &mut Scratch,
-    (keys, values): (&mut KvRows, &mut KvRows),
-    n: usize,
-    past: usize,
+    (layer, sequences, step): (LayerId, &mut [Sequence], &Current),
 ) {
-    let att = &shape.attention;
+    let (att, n) = (&shape.attention, step.n_rows());
     let (dim, q_width, kv_width) = (att.head_dim, att.q_width(), att.kv_width());
     // Where there are gates, each head's query is followed by its gate.
     let (query_rows, stride) = (att.query_rows(), att.query_rows() / att.n_heads);
@@ -90,20 +85,29 @@ fn attention<P: Products>(
     }
 
     turn_heads(shape, w, products, &scratch.rope, (&mut *queries, &mut *new_keys));
-    let new_rows = new_keys.chunks_exact(kv_width).zip(new_values.chunks_exact(kv_width));
-    for (row, (new_key, new_value)) in new_rows.enumerate() {
-        keys.write(past + row, new_key);
-        values.write(past + row, new_value);
+    for part in step.parts() {
+        let memory = sequences[part.sequence].layer(layer.idx()).0;
+        let LayerMemory::Attention { keys, values } = memory else { unreachable!("{MADE_ALIKE}") };
+        let rows = part.first * kv_width..(part.first + part.n_rows) * kv_width;
+        let new_rows =
+            new_keys[rows.clone()].chunks_exact(kv_width).zip(new_values[rows].chunks_exact(kv_width));
+        for (row, (new_key, new_value)) in (part.past..).zip(new_rows) {
+            keys.write(row, new_key);
+            values.write(row, new_value);
+        }
     }
 
-    let (queries, keys, values, isa) = (&*queries, &*keys, &*values, products.isa());
-    let work_bytes = n * (past + n) * kv_width * 8;
+    let (queries, sequences, isa) = (&*queries, &*sequences, products.isa());
+    let keys_seen: usize = step.parts().iter().map(|part| part.n_rows * (part.past + part.n_rows)).sum();
     let inner = scratch.inner.start(n, q_width);
     let group = att.n_heads / att.n_kv_heads;
-    products.workers().rows(inner, group * dim, work_bytes, |i, out| {
+    products.workers().rows(inner, group * dim, keys_seen * kv_width * 8, |i, out| {
         let (row, kv_head) = (i / att.n_kv_heads, i % att.n_kv_heads);
+        let part = step.part_of(row);
+        let memory = sequences[part.sequence].committed(layer.idx());
+        let Committed::Attention { keys, values } = memory else { unreachable!("{MADE_ALIKE}") };
         let queries = &queries[(row * att.n_heads + kv_head * group) * stride..][..group * stride];
-        let rows = 0..past + row + 1;
+        let rows = 0..part.past + (row - part.first) + 1;
         isa.run(Attend { dim, kv_head, queries, stride, keys, values, rows, out: &mut *out });
         if att.parts.gate {
             isa.run(Gate { dim, queries_and_gates: queries, out });

@@ -1,10 +1,16 @@
 //! The whole stack over one kind of products: what [`Reference`] and [`Cpu`] have in common.
 
+mod current;
 mod entry;
 mod mixer;
 mod moe;
 mod recurrence;
+mod saved;
 mod scratch;
+
+use std::io::{Read, Write};
+use std::mem;
+use std::ops::Range;
 
 use forerun_model::{LayerId, ModelShape, Routing, Stage};
 
@@ -21,6 +27,7 @@ use crate::tap::{InputTap, Inputs, Tap};
 use crate::weights::Weights;
 use crate::workers::Workers;
 use crate::{ComputeError, SequenceIdx};
+use current::{Bounds, Current, check};
 use scratch::Scratch;
 
 /// The definition of right: decoded weights, plain f32 products, one thread.
@@ -37,8 +44,10 @@ pub struct StackConfig {
     pub context: usize,
     /// Most rows of a step.
     pub rows_max: usize,
-    /// Most rows of a step of which fewer may be accepted; 0: there are no such steps.
+    /// Most rows of a step's part of which fewer may be accepted; 0: there are no such parts.
     pub log_rows: usize,
+    /// Most rows of a step that runs while another is put aside; 0: there are no such steps.
+    pub aside_rows: usize,
     /// How keys and values are stored.
     pub kv: KvType,
 }
@@ -62,7 +71,7 @@ impl StackConfig {
             kv: Sequence::kv_bytes(shape, self.kv, self.context).saturating_mul(n),
             state: (Sequence::state_bytes(shape) + Sequence::log_bytes(shape, self.log_rows))
                 .saturating_mul(n),
-            scratch: Scratch::bytes(shape, self.rows_max),
+            scratch: Scratch::bytes(shape, self.rows_max) + Scratch::bytes(shape, self.aside_rows),
         }
     }
 }
@@ -76,7 +85,7 @@ pub struct Stack<P> {
     config: StackConfig,
     sequences: Vec<Sequence>,
     scratch: Scratch,
-    step: Option<Current>,
+    step: Current,
     /// Rows of the step whose logits are wanted.
     wanted: Vec<u32>,
     chosen: Vec<(forerun_model::ExpertId, f32)>,
@@ -87,18 +96,16 @@ pub struct Stack<P> {
     tapped: Vec<f32>,
     /// What enters a prediction block, `[rows, 2 * hidden]`.
     entry: Activations,
+    aside: Aside,
 }
 
-/// The step under way.
+/// The step that was put aside, or the memory for one.
 #[derive(Debug)]
-struct Current {
-    sequence: usize,
-    past: usize,
-    n_rows: usize,
-    may_reject: bool,
-    /// Results of experts that `close_layer` still waits for.
-    missing: usize,
-    finished: bool,
+struct Aside {
+    scratch: Scratch,
+    step: Current,
+    wanted: Vec<u32>,
+    tapped: Vec<f32>,
 }
 
 impl Reference {
@@ -134,13 +141,14 @@ impl<P: Products> Stack<P> {
         let shape = &weights.shape;
         let entry_rows = weights.entry.as_ref().map_or(0, |_| config.rows_max);
         let sequence = |_| Sequence::new(shape, config.kv, config.context, config.log_rows);
+        let step = || Current::with_capacity(config.n_sequences);
         Self {
             rope: Rope::new(&shape.rope),
             sequences: (0..config.n_sequences).map(sequence).collect(),
             scratch: Scratch::new(shape, config.rows_max),
             products,
             config,
-            step: None,
+            step: step(),
             wanted: Vec::with_capacity(config.rows_max),
             chosen: Vec::with_capacity(shape.moe.top_k),
             expert_rows: Vec::with_capacity(config.rows_max),
@@ -148,6 +156,12 @@ impl<P: Products> Stack<P> {
             taps: Taps::default(),
             tapped: Vec::new(),
             entry: Activations::with_capacity(entry_rows, 2 * shape.hidden),
+            aside: Aside {
+                scratch: Scratch::new(shape, config.aside_rows),
+                step: step(),
+                wanted: Vec::with_capacity(config.aside_rows),
+                tapped: Vec::new(),
+            },
             weights,
         }
     }
@@ -162,7 +176,8 @@ impl<P: Products> Stack<P> {
     #[must_use]
     pub fn bringing(self, taps: Taps) -> Self {
         let row = taps.layers.len() * self.weights.shape.hidden;
-        Self { tapped: vec![0.0; row * self.config.rows_max], taps, ..self }
+        let aside = Aside { tapped: vec![0.0; row * self.config.aside_rows], ..self.aside };
+        Self { tapped: vec![0.0; row * self.config.rows_max], aside, taps, ..self }
     }
 
     /// The model's shape.
@@ -175,32 +190,16 @@ impl<P: Products> Stack<P> {
         &self.sequences[sequence.0]
     }
 
-    fn current(&mut self) -> &mut Current {
-        self.step.as_mut().expect("begin() comes first")
-    }
-
     fn check(&self, step: &Step<'_>) -> Result<(), ComputeError> {
-        let n_sequences = self.sequences.len();
-        let sequence = self.sequences.get(step.sequence.0);
-        let sequence = sequence.ok_or(ComputeError::Sequence { sequence: step.sequence.0, n_sequences })?;
-        let rows = step.rows.len();
-        let rows_max = if step.may_reject {
-            self.config.rows_max.min(self.config.log_rows)
-        } else {
-            self.config.rows_max
+        let bounds = Bounds {
+            rows_max: self.scratch.rows_max,
+            log_rows: self.config.log_rows,
+            context: self.config.context,
+            n_vocab: self.weights.shape.n_vocab,
         };
-        if rows == 0 || rows > rows_max {
-            return Err(ComputeError::Rows { rows, rows_max });
-        }
-        if step.past != 0 && step.past != sequence.len {
-            return Err(ComputeError::Past { past: step.past, held: sequence.len });
-        }
-        if step.past + rows > self.config.context {
-            return Err(ComputeError::ContextFull { past: step.past, rows, context: self.config.context });
-        }
-        let n_vocab = self.weights.shape.n_vocab;
-        match step.rows.iter().find(|row| row.token.idx() >= n_vocab) {
-            Some(row) => Err(ComputeError::Token { token: row.token.0, n_vocab }),
+        check(step, &self.sequences, bounds)?;
+        match step.parts.iter().position(|part| self.aside.step.holds(part.sequence.0)) {
+            Some(part) => Err(ComputeError::Part { part, rule: "its sequence is in the step put aside" }),
             None => Ok(()),
         }
     }
@@ -242,22 +241,15 @@ impl Loop for AllFinite<'_> {
 
 impl<P: Products> Backend for Stack<P> {
     fn begin(&mut self, step: &Step<'_>) -> Result<(), ComputeError> {
-        self.step = None;
+        self.step.abandon();
         self.check(step)?;
-        if step.past == 0 {
-            self.sequences[step.sequence.0].clear();
+        for part in step.parts.iter().filter(|part| part.past == 0) {
+            self.sequences[part.sequence.0].clear();
         }
         self.embed(step.rows);
         self.wanted.clear();
         self.wanted.extend((0..).zip(step.rows).filter(|(_, row)| row.wants_logits).map(|(i, _)| i));
-        self.step = Some(Current {
-            sequence: step.sequence.0,
-            past: step.past,
-            n_rows: step.rows.len(),
-            may_reject: step.may_reject,
-            missing: 0,
-            finished: false,
-        });
+        self.step.begin(step);
         Ok(())
     }
 
@@ -283,7 +275,7 @@ impl<P: Products> Backend for Stack<P> {
     fn close_layer(&mut self, layer: LayerId) -> Result<(), ComputeError> {
         self.add_experts();
         if let Ok(i) = self.taps.layers.binary_search(&layer) {
-            let (n, d, n_taps) = (self.current().n_rows, self.weights.shape.hidden, self.taps.layers.len());
+            let (n, d, n_taps) = (self.step.n_rows(), self.weights.shape.hidden, self.taps.layers.len());
             let rows = self.scratch.x[..n * d].chunks_exact(d);
             for (x, tapped) in rows.zip(self.tapped.chunks_exact_mut(n_taps * d)) {
                 tapped[i * d..(i + 1) * d].copy_from_slice(x);
@@ -294,22 +286,21 @@ impl<P: Products> Backend for Stack<P> {
 
     fn finish(&mut self, output: &mut StepOutput) -> Result<(), ComputeError> {
         let Self { weights, products, scratch, step, wanted, tap, taps, tapped, .. } = self;
-        let step = step.as_mut().expect("begin() comes first");
-        let shape = &weights.shape;
+        let (shape, n_rows) = (&weights.shape, step.n_rows());
         let d = shape.hidden;
         output.taps.clear();
-        output.taps.extend_from_slice(&tapped[..step.n_rows * taps.layers.len() * d]);
+        output.taps.extend_from_slice(&tapped[..n_rows * taps.layers.len() * d]);
         output.normed.clear();
         if taps.normed {
-            output.normed.resize(step.n_rows * d, 0.0);
+            output.normed.resize(n_rows * d, 0.0);
             let (x, isa, weight, eps) = (&scratch.x, products.isa(), &weights.output_norm, shape.norm_eps);
-            products.workers().rows(&mut output.normed, d, 4 * step.n_rows * d, |row, out| {
+            products.workers().rows(&mut output.normed, d, 4 * n_rows * d, |row, out| {
                 isa.run(Norm { x: &x[row * d..(row + 1) * d], weight, eps, out });
             });
         }
         let layer = LayerId(u16::try_from(shape.n_layers() - 1).unwrap_or(u16::MAX));
         if tap.asks_head() {
-            Self::normalise(products, scratch, step.n_rows, &weights.output_norm, shape.norm_eps);
+            Self::normalise(products, scratch, n_rows, &weights.output_norm, shape.norm_eps);
             tap.hear(layer, Inputs::Head, &scratch.normed, 0, Rows::All);
         }
         output.n_vocab = shape.n_vocab;
@@ -325,33 +316,28 @@ impl<P: Products> Backend for Stack<P> {
         if !products.isa().run(AllFinite(&output.logits)) {
             return Err(ComputeError::NotFinite { what: "a logit", layer });
         }
-        step.finished = true;
+        step.finish();
         Ok(())
     }
 
-    fn accept(&mut self, n_rows: usize) -> Result<(), ComputeError> {
-        let refuse = |rows, rule| Err(ComputeError::Accept { accepted: n_rows, rows, rule });
-        let Some(step) = &self.step else { return refuse(0, "a step must have been finished") };
-        let rows = step.n_rows;
-        if n_rows > rows {
-            return refuse(rows, "no more rows than the step has");
-        }
-        if n_rows > 0 && !step.finished {
-            return refuse(rows, "the step must have been finished");
-        }
-        if n_rows < rows && n_rows > 0 && !step.may_reject {
-            return refuse(rows, "a part can be accepted only of a step that may be rejected");
-        }
-        let sequence = step.sequence;
-        self.step = None;
+    fn accept(&mut self, part: usize, n_rows: usize) -> Result<(), ComputeError> {
+        let placed = self.step.accept(part, n_rows)?;
         if n_rows == 0 {
             return Ok(());
         }
-        if n_rows < rows {
-            self.replay(sequence, n_rows);
+        if n_rows < placed.n_rows {
+            self.replay(placed.sequence, n_rows);
         }
-        self.sequences[sequence].commit(n_rows);
+        self.sequences[placed.sequence].commit(n_rows);
         Ok(())
+    }
+
+    fn exchange(&mut self) {
+        let Self { scratch, step, wanted, tapped, aside, .. } = self;
+        mem::swap(scratch, &mut aside.scratch);
+        mem::swap(step, &mut aside.step);
+        mem::swap(wanted, &mut aside.wanted);
+        mem::swap(tapped, &mut aside.tapped);
     }
 
     fn save(&self, sequence: SequenceIdx, checkpoint: &mut Checkpoint) -> Result<(), ComputeError> {
@@ -362,7 +348,9 @@ impl<P: Products> Backend for Stack<P> {
     }
 
     fn restore(&mut self, sequence: SequenceIdx, checkpoint: &Checkpoint) -> Result<(), ComputeError> {
-        self.step = None;
+        if self.step.holds(sequence.0) {
+            self.step.abandon();
+        }
         let n_sequences = self.sequences.len();
         let held = self.sequences.get_mut(sequence.0);
         let held = held.ok_or(ComputeError::Sequence { sequence: sequence.0, n_sequences })?;
@@ -370,5 +358,23 @@ impl<P: Products> Backend for Stack<P> {
             return Ok(());
         }
         Err(ComputeError::Checkpoint { checkpoint: checkpoint.len, held: held.len })
+    }
+
+    fn save_rows(
+        &self,
+        sequence: SequenceIdx,
+        rows: Range<usize>,
+        out: &mut dyn Write,
+    ) -> Result<(), ComputeError> {
+        self.write_rows(sequence, rows, out)
+    }
+
+    fn load(
+        &mut self,
+        sequence: SequenceIdx,
+        checkpoint: &Checkpoint,
+        rows: &mut dyn Read,
+    ) -> Result<(), ComputeError> {
+        self.read_rows(sequence, checkpoint, rows)
     }
 }

@@ -18,7 +18,7 @@ use crate::tensor::Matrix;
 impl<P: Products> Stack<P> {
     /// Normalises the residual stream for the experts and asks the layer's router.
     pub(super) fn route(&mut self, layer: LayerId, routing: &mut Routing) -> Result<(), ComputeError> {
-        let n = self.current().n_rows;
+        let n = self.step.n_rows();
         let Self { weights, products, scratch, chosen, tap, .. } = self;
         let (moe, w) = (&weights.shape.moe, &weights.layers[layer.idx()]);
         Self::normalise(products, scratch, n, &w.post_norm, weights.shape.norm_eps);
@@ -36,13 +36,13 @@ impl<P: Products> Stack<P> {
         }
         routing.group();
         let missing = n * moe.top_k;
-        self.current().missing = missing;
+        self.step.missing = missing;
         Ok(())
     }
 
     /// What `layer`'s router says of the residual stream as it is now.
     pub(super) fn guess(&mut self, layer: LayerId, scores: &mut Scores) {
-        let n = self.current().n_rows;
+        let n = self.step.n_rows();
         let Self { weights, products, scratch, .. } = self;
         let (shape, w) = (&weights.shape, &weights.layers[layer.idx()]);
         let d = shape.hidden;
@@ -63,7 +63,7 @@ impl<P: Products> Stack<P> {
 
     /// `shared = sigmoid(switch . r) * down(silu(gate r) * up r)` for every row, if the layer has a shared expert.
     pub(super) fn shared_expert(&mut self, layer: LayerId) {
-        let n = self.current().n_rows;
+        let n = self.step.n_rows();
         let Self { weights, products, scratch, tap, .. } = self;
         let Some(w) = &weights.layers[layer.idx()].shared else { return };
         let mut work = [Product { matrix: w.switch.matrix(), out: &mut scratch.logits[..n] }];
@@ -111,7 +111,7 @@ impl<P: Products> Stack<P> {
         for u in job.uses {
             scratch.rank_weights[place(u)] = u.weight;
         }
-        let current = self.current();
+        let current = &mut self.step;
         let n_uses = job.uses.len();
         assert!(current.missing >= n_uses, "an expert of {} ran twice", job.layer);
         current.missing -= n_uses;
@@ -120,9 +120,9 @@ impl<P: Products> Stack<P> {
 
     /// Adds the routed results in rank order, then the shared one if there is one, to the residual stream.
     pub(super) fn add_experts(&mut self) {
-        let current = self.current();
+        let current = &self.step;
         assert_eq!(current.missing, 0, "every expert of the routing runs before the layer is closed");
-        let n = current.n_rows;
+        let n = current.n_rows();
         let (d, top_k) = (self.weights.shape.hidden, self.weights.shape.moe.top_k);
         let Scratch { x, ranked, rank_weights, shared, .. } = &mut self.scratch;
         let (isa, has_shared) = (self.products.isa(), self.weights.shape.moe.shared_ff.is_some());

@@ -2,15 +2,19 @@
 
 #![expect(unsafe_code, reason = "threads write heads of the same rows, each its own")]
 
-use forerun_model::ModelShape;
+use std::ops::Range;
+
+use forerun_model::{LayerId, ModelShape};
 
 use super::Scratch;
+use super::current::Current;
+use super::mixer::MADE_ALIKE;
 use crate::activation::Rows;
 use crate::delta_net::{DeltaInput, convolve, step};
 use crate::kernels::Loop;
 use crate::ops::{l2_norm, rms_norm_in_place, sigmoid, silu, softplus};
 use crate::products::{Product, Products};
-use crate::sequence::{Log, Recurrent};
+use crate::sequence::{LayerMemory, Log, Recurrent, Sequence};
 use crate::weights::DeltaNetWeights;
 use crate::workers::SharedSlice;
 
@@ -20,10 +24,9 @@ pub(super) fn delta_net<P: Products>(
     w: &DeltaNetWeights,
     products: &mut P,
     scratch: &mut Scratch,
-    (copies, committed): (&mut [Recurrent; 2], usize),
-    n: usize,
-    log: Option<&mut Log>,
+    (layer, sequences, step): (LayerId, &mut [Sequence], &Current),
 ) {
+    let n = step.n_rows();
     let net = shape.delta_net.as_ref().expect("a layer of this kind has its shape");
     let (channels, width, heads) = (net.conv_channels(), net.value_width(), net.n_value_heads);
     let mut work = [
@@ -41,18 +44,26 @@ pub(super) fn delta_net<P: Products>(
             *alpha = a * softplus(*alpha + dt);
         }
     }
-    let inputs = Inputs {
+    let all = Inputs {
         n_rows: n,
         projections: &scratch.wide[..n * channels],
         log_decays: &scratch.third[..n * heads],
         betas: &scratch.betas[..n * heads],
     };
-    if let Some(log) = log {
-        inputs.copy_to(log);
+    let inner = scratch.inner.start(n, width);
+    for part in step.parts() {
+        let (memory, committed) = sequences[part.sequence].layer(layer.idx());
+        let LayerMemory::DeltaNet(copies, log) = memory else { unreachable!("{MADE_ALIKE}") };
+        let rows = part.first..part.first + part.n_rows;
+        let inputs = all.of(rows.clone(), channels, heads);
+        if part.may_reject {
+            inputs.copy_to(log);
+        }
+        let rows = rows.start * width..rows.end * width;
+        let outputs = Outputs { gates: &scratch.side[rows.clone()], inner: &mut inner[rows] };
+        let states = old_and_new(copies, committed);
+        recur(shape, w, products, inputs, states, &mut scratch.convolved, Some(outputs));
     }
-    let states = old_and_new(copies, committed);
-    let outputs = Outputs { gates: &scratch.side[..n * width], inner: scratch.inner.start(n, width) };
-    recur(shape, w, products, inputs, states, &mut scratch.convolved, Some(outputs));
     let mut work = [Product { matrix: w.output.matrix(), out: &mut scratch.out[..n * shape.hidden] }];
     products.multiply(&mut scratch.inner, Rows::All, &mut work);
 }
@@ -73,6 +84,16 @@ pub(super) struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
+    /// Those of some of the rows.
+    fn of(&self, rows: Range<usize>, channels: usize, heads: usize) -> Self {
+        Self {
+            n_rows: rows.len(),
+            projections: &self.projections[rows.start * channels..rows.end * channels],
+            log_decays: &self.log_decays[rows.start * heads..rows.end * heads],
+            betas: &self.betas[rows.start * heads..rows.end * heads],
+        }
+    }
+
     fn copy_to(&self, log: &mut Log) {
         for (log, values) in [
             (&mut log.projections, self.projections),

@@ -7,6 +7,8 @@ use crate::activation::Activations;
 /// Everything that a step computes on the way.
 #[derive(Debug)]
 pub(super) struct Scratch {
+    /// Most rows of a step.
+    pub(super) rows_max: usize,
     /// The residual stream, `[rows, hidden]`.
     pub(super) x: Vec<f32>,
     /// The normalised stream: input of a mixer, then of the router and all experts.
@@ -104,6 +106,7 @@ impl Scratch {
         let w = Widths::new(shape);
         let floats = |width: usize| vec![0.0; width * rows_max];
         Self {
+            rows_max,
             x: floats(w.hidden),
             normed: Activations::with_capacity(rows_max, w.hidden),
             inner: Activations::with_capacity(rows_max, w.inner),

@@ -1,6 +1,6 @@
 //! A machine that was built, and the loop that runs it.
 
-use forerun_compute::{Backend, ExpertJob, Row, Scores, SequenceIdx, Step, StepOutput};
+use forerun_compute::{Backend, ExpertJob, Part, Row, Scores, Step, StepOutput};
 use forerun_model::{LayerId, Nanos, Position, Routing, Stage};
 use forerun_scheduler::{GuessInput, Listener, Ready, Scheduler, View};
 use forerun_storage::Catalog;
@@ -80,9 +80,9 @@ impl Rig {
             let first = u32::try_from(progress.past).unwrap_or(u32::MAX);
             let rows: Vec<Row> = work.tokens.iter().copied().zip(first..).map(row).collect();
             let may_reject = work.n_accepted < rows.len();
-            let step = Step { sequence: SequenceIdx(0), past: progress.past, rows: &rows, may_reject };
-            self.step(backend, &step, &mut output)?;
-            backend.accept(work.n_accepted)?;
+            let part = Part { past: progress.past, n_rows: rows.len(), may_reject, ..Part::default() };
+            self.step(backend, &Step::of(&part, &rows), &mut output)?;
+            backend.accept(0, work.n_accepted)?;
             progress.n_steps += 1;
             progress.past += work.n_accepted;
             progress.logits_bits.extend(output.logits.iter().map(|logit| logit.to_bits()));

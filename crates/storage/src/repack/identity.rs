@@ -10,6 +10,33 @@ use crate::gguf::HeaderWriter;
 use crate::{Gguf, PackError};
 
 const PIECE_BYTES: usize = 1 << 16;
+/// Places of each file whose bytes count: weights that were made otherwise differ nearly everywhere.
+const N_SAMPLES: u64 = 32;
+const SAMPLE_BYTES: u64 = 4096;
+
+/// Stands for a model in what is kept for it: a hash of its headers, of the sizes and times of its files, and of samples of
+/// their contents. A copy of the files with other times counts as another model; so does one with other weights, even if
+/// its header is the same.
+///
+/// # Errors
+/// [`PackError::Read`] when a file can't be read.
+pub fn identity(gguf: &Gguf) -> Result<[u8; 32], PackError> {
+    let mut hash = Sha256::new();
+    hash.update(header_hash(gguf)?);
+    let mut buffer = vec![0; usize::try_from(SAMPLE_BYTES).unwrap_or(0)];
+    for file in gguf.files().files() {
+        hash.update(file.len_bytes.to_le_bytes());
+        hash.update(modified_ns(file).to_le_bytes());
+        let last = file.len_bytes.saturating_sub(SAMPLE_BYTES);
+        if last > 0 {
+            for i in 1..=N_SAMPLES {
+                super::read(file, &mut buffer, last / N_SAMPLES * i)?;
+                hash.update(&buffer);
+            }
+        }
+    }
+    Ok(hash.finalize().into())
+}
 
 /// Name, size and hash of the headers of a source, for the packed file.
 pub(super) fn describe(gguf: &Gguf) -> Result<[String; 3], PackError> {
