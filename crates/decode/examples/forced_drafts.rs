@@ -60,6 +60,8 @@ impl Drafter for Forced {
     }
 
     fn truncate(&mut self, _: usize) {}
+
+    fn resume(&mut self, _: &[TokenId]) {}
 }
 
 /// An answer to `prompt` of `n` tokens.

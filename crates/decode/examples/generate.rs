@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut answer = Generation::new(&mut engine, &mut session, prompt, &generation)?;
     while let Some(event) = answer.next()? {
         if let Event::Text(piece) = event {
-            print!("{piece}");
+            print!("{}", piece.text);
             std::io::stdout().flush()?;
         }
     }

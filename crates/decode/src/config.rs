@@ -95,6 +95,33 @@ pub struct CheckpointConfig {
     pub is_asked: bool,
 }
 
+/// How many conversations are kept at once, each with caches for the whole context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceConfig {
+    /// So many, at most.
+    pub n: NonZeroUsize,
+    /// Whether somebody asked for them: if nobody did, there are fewer where they would take many slots from experts.
+    pub is_asked: bool,
+}
+
+impl Default for SequenceConfig {
+    fn default() -> Self {
+        Self { n: NonZeroUsize::MIN, is_asked: true }
+    }
+}
+
+/// Whether a memory plan has room for grammars that answers must keep to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GrammarRoom {
+    /// None.
+    #[default]
+    Off,
+    /// Where a budget doesn't lose many slots to it.
+    Auto,
+    /// Always.
+    On,
+}
+
 /// How a model's disk is measured.
 #[derive(Clone, Debug)]
 pub struct DiskProbe {
@@ -160,8 +187,14 @@ pub struct EngineConfig {
     /// Tokens that are drafted for each step, at most [`VERIFIED_ROWS_MAX`](crate::draft::VERIFIED_ROWS_MAX) less one;
     /// `None`: as many as pay.
     pub draft_length: Option<usize>,
-    /// Where the sequence can be cut back to.
+    /// Conversations that are kept at once.
+    pub sequences: SequenceConfig,
+    /// Where each sequence can be cut back to.
     pub checkpoints: CheckpointConfig,
+    /// Bytes for conversations that a [`Batch`](crate::Batch) keeps when others need their sequences; 0: none are kept.
+    pub prefix_bytes: u64,
+    /// Whether answers may have to keep to grammars.
+    pub grammars: GrammarRoom,
     /// Whose inputs are added up while steps run; `None`: nobody's.
     pub collects: Option<Collect>,
 }
@@ -196,7 +229,10 @@ impl EngineConfig {
             logit_rows: 1,
             draft: DraftChoice::None,
             draft_length: None,
+            sequences: SequenceConfig::default(),
             checkpoints: CheckpointConfig::default(),
+            prefix_bytes: 0,
+            grammars: GrammarRoom::Off,
             collects: None,
         }
     }

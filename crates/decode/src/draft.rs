@@ -99,4 +99,9 @@ pub trait Drafter: Send {
 
     /// Forgets all positions from `len` on; no more than were observed.
     fn truncate(&mut self, len: usize);
+
+    /// Starts over behind `tokens`, which the model read without showing what it made of them: a prefix that was kept.
+    /// Observed is then what comes after them. A drafter that needs the model's states has none of these, and may guess
+    /// badly for a while.
+    fn resume(&mut self, tokens: &[TokenId]);
 }

@@ -2,17 +2,19 @@
 
 mod checkpoints;
 mod drafting;
+mod expert_map;
 mod opening;
 mod outlook;
 mod parts;
 mod planned_drafter;
+mod saved;
 mod steps;
 
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 
 use forerun_compute::workers::Workers;
-use forerun_compute::{Backend, Row, StepOutput};
+use forerun_compute::{Backend, SequenceIdx, StepOutput};
 use forerun_model::{Clock, ModelShape, SystemClock};
 use forerun_scheduler::{LookaheadConfig, Predictor, Scheduler, SchedulerConfig, SchedulerStats};
 use forerun_storage::{Resident, StoreStats};
@@ -28,6 +30,7 @@ use crate::sampler::SamplerConfig;
 use crate::step::StepLoop;
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer};
+pub use expert_map::{ExpertState, UseMap};
 pub use outlook::Outlook;
 pub use parts::bind_weights;
 pub(crate) use parts::tensor_of;
@@ -37,14 +40,17 @@ pub(crate) use drafting::Choosing;
 use drafting::Drafting;
 use opening::Opening;
 use planned_drafter::PlannedDrafter;
+pub(crate) use saved::SavedShape;
+use steps::Pass;
+pub(crate) use steps::{Place, Share};
 
 /// Pages of this size are what a mapping rounds up to.
 const PAGE_BYTES: usize = 4096;
-/// A model, ready to answer. One conversation at a time uses it: see [`crate::Session`].
+/// A model, ready to answer. It keeps one conversation or several: see [`crate::Session`].
 pub struct Engine {
     shape: ModelShape,
-    tokenizer: Tokenizer,
-    template: Option<ChatTemplate>,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<Arc<ChatTemplate>>,
     path: PathBuf,
     suggested: Option<SamplerConfig>,
     resident: Resident,
@@ -59,7 +65,15 @@ pub struct Engine {
     n_threads: usize,
     traffic: TokenTraffic,
     sums: Option<SharedSums>,
-    rows: Vec<Row>,
+    pass: Pass,
+    /// The step that was put aside.
+    aside: Pass,
+    sequences: Vec<Held>,
+    saved: SavedShape,
+}
+
+/// What is known of a sequence that the backend keeps.
+struct Held {
     drafting: Option<Drafting>,
     checkpoints: Checkpoints,
     /// Counts how often the sequence was started anew.
@@ -156,8 +170,11 @@ impl Engine {
         let disk = io.disk.clone();
         let sums = config.collects.map(|collect| SharedSums::new(&shape, collect));
         let workers = Workers::new(n_threads)?;
+        let saved = SavedShape::new(config, (&shape, plan.context), &gguf, &mut decisions);
         let taps = drafter.taps();
-        let drafting = drafter.build(config, &plan, (&weights, &catalog, &workers), &disk)?;
+        let draftings = drafter.build(config, &plan, (&weights, &catalog, &workers), &disk)?;
+        let held = |drafting| Held { drafting, checkpoints: Checkpoints::new(config.checkpoints), epoch: 0 };
+        let sequences = draftings.into_iter().map(held).collect();
         let backend =
             parts::backend(config, weights, &plan, (&workers, sums.as_ref(), taps), &mut decisions)?;
         let Parts { scheduler, predictor, lookahead, clock, .. } = own;
@@ -178,8 +195,8 @@ impl Engine {
         Ok(Self {
             steps: StepLoop::new(&shape).scheduled(config.schedule),
             shape,
-            tokenizer,
-            template,
+            tokenizer: tokenizer.into(),
+            template: template.map(Arc::new),
             path,
             suggested: parts::suggested_sampling(&gguf),
             resident,
@@ -193,10 +210,10 @@ impl Engine {
             n_threads,
             traffic,
             sums,
-            rows: Vec::new(),
-            drafting,
-            checkpoints: Checkpoints::new(config.checkpoints),
-            epoch: 0,
+            pass: Pass::default(),
+            aside: Pass::default(),
+            sequences,
+            saved,
         })
     }
 
@@ -212,8 +229,17 @@ impl Engine {
     }
 
     /// How often the sequence was started anew: which session's tokens it holds.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
+    pub(crate) fn epoch(&self, sequence: SequenceIdx) -> u64 {
+        self.sequences[sequence.0].epoch
+    }
+
+    fn sequence(&mut self, sequence: SequenceIdx) -> &mut Held {
+        &mut self.sequences[sequence.0]
+    }
+
+    /// Conversations that it keeps at once.
+    pub fn n_sequences(&self) -> usize {
+        self.sequences.len()
     }
 
     /// Pages of the resident tensors, to be touched in order: reads them from disk before the first token needs
@@ -262,12 +288,22 @@ impl Engine {
         &self.tokenizer
     }
 
+    /// The same, for threads that prepare prompts while the engine works.
+    pub fn shared_tokenizer(&self) -> Arc<Tokenizer> {
+        Arc::clone(&self.tokenizer)
+    }
+
+    /// The file's chat template, if it has one, for such threads.
+    pub fn shared_template(&self) -> Option<Arc<ChatTemplate>> {
+        self.template.clone()
+    }
+
     /// The file's chat template.
     ///
     /// # Errors
     /// [`DecodeError::NoTemplate`] when it has none.
     pub fn template(&self) -> Result<&ChatTemplate, DecodeError> {
-        self.template.as_ref().ok_or_else(|| DecodeError::NoTemplate { path: self.path.clone() })
+        self.template.as_deref().ok_or_else(|| DecodeError::NoTemplate { path: self.path.clone() })
     }
 
     /// The sampling that the file suggests (`general.sampling.*`), over our defaults; `None` when it doesn't.
@@ -325,7 +361,7 @@ impl Engine {
     pub fn decisions(&self) -> Vec<Decision> {
         let changes = self.scheduler.changes().iter();
         let changes = changes.map(|c| Decision::new("lookahead", &c.choice, c.reason.clone()));
-        let drafts = self.drafting.as_ref().and_then(Drafting::decision);
+        let drafts = self.sequences.iter().filter_map(|held| held.drafting.as_ref()?.decision());
         self.decisions.iter().cloned().chain(self.disk.fallback()).chain(changes).chain(drafts).collect()
     }
 

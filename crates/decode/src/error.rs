@@ -222,6 +222,30 @@ pub enum DecodeError {
         /// The model.
         path: PathBuf,
     },
+    /// A folder for kept conversations that can't be used.
+    #[error("can't use {} for conversations that are kept", path.display())]
+    PrefixFolder {
+        /// The folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Conversations on disk without the memory that they pass through.
+    #[error(
+        "conversations that are kept on disk pass through memory: {need} at least, and {found} are planned for those that \
+         are kept",
+        need = crate::memory_plan::bytes_text(*need_bytes),
+        found = crate::memory_plan::bytes_text(*found_bytes)
+    )]
+    PrefixMemory {
+        /// Planned.
+        found_bytes: u64,
+        /// What would do.
+        need_bytes: u64,
+    },
+    /// A model that can't be named, so that what is kept for it on disk wouldn't be found again.
+    #[error("the model's file can't be named for conversations on disk; see the decisions for the reason")]
+    PrefixModel,
     /// The system.
     #[error("can't {doing}")]
     System {

@@ -3,6 +3,8 @@
 //! Every allocation that grows with the model or the context has a line here. What is left after the fixed lines
 //! becomes slots.
 
+mod sizes;
+
 use std::fmt;
 
 use forerun_compute::{Checkpoint, KvType, StackConfig};
@@ -12,6 +14,7 @@ use forerun_scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, RouterAhead, Scheduler};
 use forerun_storage::Lendable;
 
 use crate::DecodeError;
+pub use sizes::{bytes_text, parse_bytes};
 
 /// Memory of the process that grows with neither model nor context: the C library, stacks of a few threads, the
 /// allocator's slack, command line and template. Measured; see `docs/measurements.md`.
@@ -40,6 +43,10 @@ const TEXT_COPIES: usize = 8;
 /// What one thread takes: the touched part of its stack and its share of the pool. Measured at about 24 KiB; see
 /// `docs/measurements.md`.
 const THREAD_BYTES: u64 = 40 << 10;
+
+/// Lines that aren't shown when they are empty.
+const LEFT_OUT: [&str; 6] =
+    ["mapped experts", "sums of inputs", "checkpoints", "prefixes", "grammars", "drafter"];
 
 /// How many experts stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +92,14 @@ pub struct PlanInput<'a> {
     pub sums_bytes: u64,
     /// What drafts take.
     pub draft: DraftInput,
-    /// Checkpoints that may be kept.
+    /// Checkpoints of each sequence that may be kept.
     pub n_checkpoints: usize,
+    /// Conversations that are kept at once, at least one.
+    pub n_sequences: usize,
+    /// Bytes for conversations that are kept without a sequence of their own.
+    pub prefix_bytes: u64,
+    /// Bytes of grammars that answers keep to.
+    pub grammar_bytes: u64,
 }
 
 /// What drafts take; the default is nothing.
@@ -113,6 +126,10 @@ pub struct MemoryPlan {
     pub state: u64,
     /// Recurrent states that are kept to go back to.
     pub checkpoints: u64,
+    /// Conversations that are kept without a sequence of their own, and what passes them on.
+    pub prefixes: u64,
+    /// Grammars that answers keep to.
+    pub grammars: u64,
     /// The drafter, and what it is shown.
     pub drafter: u64,
     /// Buffers of a step, and logits.
@@ -148,9 +165,13 @@ pub struct MemoryPlan {
     pub logit_rows: usize,
     /// Rows of a step that verifies a draft, at most; 0: there are no drafts.
     pub draft_rows: usize,
-    /// Checkpoints that may be kept.
+    /// Checkpoints of each sequence that may be kept.
     pub n_checkpoints: usize,
-    /// Tokens of context.
+    /// Conversations that are kept at once.
+    pub n_sequences: usize,
+    /// Rows of a step that runs while a prompt's is put aside, at most; 0: with one conversation nothing is put aside.
+    pub aside_rows: usize,
+    /// Tokens of context of each conversation.
     pub context: usize,
 }
 
@@ -215,24 +236,37 @@ impl MemoryPlan {
 
     fn with(input: &PlanInput<'_>, rows_max: usize, n_slots: usize) -> Self {
         let draft_rows = input.draft.rows.min(rows_max).min(input.context);
-        let (context, kv) = (input.context, input.kv);
-        let config = StackConfig { n_sequences: 1, context, rows_max, log_rows: draft_rows, kv };
-        let stack = config.bytes(input.shape);
+        let n_sequences = input.n_sequences.max(1);
+        let n = n_sequences as u64;
         let n_experts = input.expert_layers * input.shape.moe.n_experts;
-        let logit_rows = input.logit_rows.max(draft_rows).clamp(1, rows_max.max(1));
-        let logits = input.shape.n_vocab * (logit_rows * LOGIT_BYTES + CANDIDATE_BYTES);
+        let logit_rows = input.logit_rows.max(draft_rows).clamp(1, rows_max.max(1)).max(n_sequences);
+        let aside_rows = if n_sequences > 1 { logit_rows } else { 0 };
+        let config = StackConfig {
+            n_sequences,
+            context: input.context,
+            rows_max,
+            log_rows: draft_rows,
+            aside_rows,
+            kv: input.kv,
+        };
+        let stack = config.bytes(input.shape);
+        let logits = input.shape.n_vocab * (logit_rows * LOGIT_BYTES + n_sequences * CANDIDATE_BYTES);
+        let conversation = (input.context * (TOKEN_BYTES + TEXT_COPIES * input.token_bytes_max)) as u64;
         Self {
             budget: input.budget_bytes,
             dense: input.dense_bytes,
             kv: stack.kv,
             state: stack.state,
-            checkpoints: (input.n_checkpoints as u64).saturating_mul(Checkpoint::bytes(input.shape)),
+            checkpoints: (input.n_checkpoints as u64 * n).saturating_mul(Checkpoint::bytes(input.shape)),
+            prefixes: input.prefix_bytes,
+            grammars: input.grammar_bytes,
             // What is tapped is gathered by the backend, then handed over as a whole.
-            drafter: input.draft.bytes + (2 * 4 * input.draft.tapped * rows_max) as u64,
+            drafter: input.draft.bytes.saturating_mul(n)
+                + (2 * 4 * input.draft.tapped * (rows_max + aside_rows)) as u64,
             scratch: stack.scratch.saturating_add(logits as u64),
             text: input.text_bytes,
             io: input.io_bytes,
-            conversation: (input.context * (TOKEN_BYTES + TEXT_COPIES * input.token_bytes_max)) as u64,
+            conversation: conversation.saturating_mul(n),
             tables: n_slots as u64 * SLOT_ENTRY_BYTES
                 + n_experts as u64 * EXPERT_ENTRY_BYTES
                 + (input.expert_layers * input.shape.moe.top_k * REMEMBERED_BYTES) as u64
@@ -250,6 +284,8 @@ impl MemoryPlan {
             logit_rows,
             draft_rows,
             n_checkpoints: input.n_checkpoints,
+            n_sequences,
+            aside_rows,
             context: input.context,
         }
     }
@@ -282,18 +318,32 @@ impl MemoryPlan {
         })
     }
 
+    /// The backend that it has room for.
+    pub(crate) fn stack(&self, kv: KvType) -> StackConfig {
+        StackConfig {
+            n_sequences: self.n_sequences,
+            context: self.context,
+            rows_max: self.rows_max,
+            log_rows: self.draft_rows,
+            aside_rows: self.aside_rows,
+            kv,
+        }
+    }
+
     /// All lines together.
     pub fn total(&self) -> u64 {
         self.lines().iter().fold(0, |sum, line| sum.saturating_add(line.1))
     }
 
     /// Name and bytes of every line.
-    pub fn lines(&self) -> [(&'static str, u64); 15] {
+    pub fn lines(&self) -> [(&'static str, u64); 17] {
         [
             ("dense weights", self.dense),
             ("KV cache", self.kv),
             ("recurrent states", self.state),
             ("checkpoints", self.checkpoints),
+            ("prefixes", self.prefixes),
+            ("grammars", self.grammars),
             ("drafter", self.drafter),
             ("scratch", self.scratch),
             ("vocabulary and header", self.text),
@@ -319,7 +369,7 @@ fn lookahead_bytes(input: &PlanInput<'_>) -> u64 {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, bytes) in self.lines() {
-            if bytes == 0 && ["mapped experts", "sums of inputs", "checkpoints", "drafter"].contains(&name) {
+            if bytes == 0 && LEFT_OUT.contains(&name) {
                 continue;
             }
             write!(f, "  {name:<24}{:>12}", bytes_text(bytes))?;
@@ -335,57 +385,6 @@ impl fmt::Display for MemoryPlan {
             None => write!(f, "   no budget was given"),
         }
     }
-}
-
-/// Bytes for people, in binary units, rounded up so that a printed budget is never too small.
-pub fn bytes_text(bytes: u64) -> String {
-    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {
-        None => format!("{bytes} B"),
-        Some((unit, shift)) => {
-            let hundredths = (u128::from(bytes) * 100).div_ceil(1 << shift);
-            format!("{}.{:02}{unit}", hundredths / 100, hundredths % 100)
-        }
-    }
-}
-
-/// Reads a size such as `3GiB`, `1.5G`, `512MB` or `1000000`.
-///
-/// # Errors
-/// What would be right, in words.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 13] = [
-        ("tib", 1 << 40),
-        ("gib", 1 << 30),
-        ("mib", 1 << 20),
-        ("kib", 1 << 10),
-        ("tb", 1_000_000_000_000),
-        ("gb", 1_000_000_000),
-        ("mb", 1_000_000),
-        ("kb", 1_000),
-        ("t", 1 << 40),
-        ("g", 1 << 30),
-        ("m", 1 << 20),
-        ("k", 1 << 10),
-        ("b", 1),
-    ];
-    let wrong = || format!("`{text}` is not a size; write for example 3GiB, 1.5GiB or 800MB");
-    let lower = text.trim().to_ascii_lowercase();
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|(suffix, unit)| lower.strip_suffix(suffix).map(|number| (number.trim(), *unit)))
-        .unwrap_or((&lower, 1));
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-    if whole.is_empty() || part.len() > 6 || !digits(whole) || !digits(part) {
-        return Err(wrong());
-    }
-    let micros: u128 = format!("{whole}{part:0<6}").parse().map_err(|_| wrong())?;
-    micros
-        .checked_mul(u128::from(unit))
-        .and_then(|bytes| u64::try_from(bytes / 1_000_000).ok())
-        .filter(|&bytes| bytes > 0)
-        .ok_or_else(wrong)
 }
 
 #[cfg(test)]

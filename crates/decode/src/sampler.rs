@@ -1,6 +1,6 @@
 //! Logits to a token: penalties, filters, and a draw that depends on nothing but its place.
 //!
-//! The order is llama.cpp's: banned tokens out, repetition, presence and frequency penalties, then (unless the
+//! The order is llama.cpp's: tokens outside the grammar and banned ones out, repetition, presence and frequency penalties, then (unless the
 //! temperature is 0) top-k, top-p, min-p, temperature, and the draw. So top-p and min-p look at probabilities
 //! before the temperature, among the tokens that top-k left.
 //!
@@ -27,6 +27,7 @@ pub use error::SamplerError;
 pub use history::History;
 pub use logprobs::{TokenLogprob, logprob, top_logprobs};
 
+use crate::grammar::{Grammar, Guide};
 use filter::Candidate;
 use noise::Noise;
 
@@ -39,7 +40,7 @@ pub struct Draw {
     pub position: u64,
 }
 
-/// Draws tokens. Its buffers are reused: after the first draw there is no allocation.
+/// Draws tokens. Its buffers are reused: after the first draw there is no allocation, but for what a grammar takes.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     config: SamplerConfig,
@@ -47,8 +48,9 @@ pub struct Sampler {
     /// Tokens that are never drawn, sorted.
     banned: Box<[TokenId]>,
     candidates: Vec<Candidate>,
-    /// Logits with penalties.
-    penalised: Vec<f32>,
+    /// Logits with penalties, without what is outside the grammar.
+    adjusted: Vec<f32>,
+    guide: Option<Box<Guide>>,
 }
 
 impl Sampler {
@@ -65,7 +67,28 @@ impl Sampler {
         let mut banned: Vec<_> = banned.into_iter().collect();
         banned.sort_unstable();
         banned.dedup();
-        Ok(Self { config, n_vocab, banned: banned.into(), candidates: Vec::new(), penalised: Vec::new() })
+        Ok(Self {
+            config,
+            n_vocab,
+            banned: banned.into(),
+            candidates: Vec::new(),
+            adjusted: Vec::new(),
+            guide: None,
+        })
+    }
+
+    /// The same sampler for an answer that keeps to `grammar`, if there is one; the answer begins empty.
+    ///
+    /// # Errors
+    /// [`SamplerError::GrammarVocabulary`] when the grammar was compiled for more tokens.
+    pub fn with_grammar(self, grammar: Option<&Grammar>) -> Result<Self, SamplerError> {
+        let guide = grammar.map(|grammar| match grammar.n_vocab() {
+            found if found > self.n_vocab => {
+                Err(SamplerError::GrammarVocabulary { found, expected: self.n_vocab })
+            }
+            _ => Ok(Box::new(Guide::new(grammar))),
+        });
+        Ok(Self { guide: guide.transpose()?, ..self })
     }
 
     /// Logits that it takes.
@@ -81,7 +104,8 @@ impl Sampler {
     /// Draws the token at `draw`. A logit of -inf is a token that can't be drawn, such as one outside a grammar.
     ///
     /// # Errors
-    /// [`SamplerError`]: logits of another number, a logit that is NaN or +inf, or no token left to draw.
+    /// [`SamplerError`]: logits of another number, a logit that is NaN or +inf, no token left to draw, or a grammar that the
+    /// history has left.
     pub fn sample(&mut self, logits: &[f32], history: &History, draw: Draw) -> Result<TokenId, SamplerError> {
         if logits.len() != self.n_vocab {
             return Err(SamplerError::LogitsLength { found: logits.len(), expected: self.n_vocab });
@@ -89,12 +113,9 @@ impl Sampler {
         if let Some((token, value)) = filter::first_bad(logits) {
             return Err(SamplerError::NotFinite { token, value });
         }
-        let has_penalties = self.config.has_penalties();
-        if has_penalties {
-            self.penalise(logits, history);
-        }
-        let Self { config, banned, candidates, penalised, .. } = self;
-        let logits = if has_penalties { &*penalised } else { logits };
+        let is_adjusted = self.adjust(logits, history)?;
+        let Self { config, banned, candidates, adjusted, .. } = self;
+        let logits = if is_adjusted { &*adjusted } else { logits };
         if config.temperature == 0.0 {
             filter::most_probable(logits, banned, 1, candidates);
             return candidates.first().map(|best| best.token).ok_or(SamplerError::NothingLeft);
@@ -116,18 +137,27 @@ impl Sampler {
         best.map(|(_, token)| token).ok_or(SamplerError::NothingLeft)
     }
 
-    /// Copies the logits and takes the penalties from them; a masked token stays masked, and no other becomes so.
-    fn penalise(&mut self, logits: &[f32], history: &History) {
-        self.penalised.clear();
-        self.penalised.extend_from_slice(logits);
-        for seen in history.tokens() {
-            match self.penalised.get_mut(seen.token.idx()) {
+    /// Copies the logits, masks what is outside the grammar and takes penalties from the rest, if there is any of it to
+    /// do: then the result is `true`. A masked token stays masked, and penalties mask none.
+    fn adjust(&mut self, logits: &[f32], history: &History) -> Result<bool, SamplerError> {
+        let has_penalties = self.config.has_penalties();
+        if !has_penalties && self.guide.is_none() {
+            return Ok(false);
+        }
+        self.adjusted.clear();
+        self.adjusted.extend_from_slice(logits);
+        if let Some(guide) = &mut self.guide {
+            guide.mask(history.answer(), &mut self.adjusted)?;
+        }
+        for seen in history.tokens().filter(|_| has_penalties) {
+            match self.adjusted.get_mut(seen.token.idx()) {
                 Some(logit) if *logit != f32::NEG_INFINITY => {
                     *logit = self.config.penalised(*logit + 0.0, seen).clamp(f32::MIN, f32::MAX);
                 }
                 _ => {}
             }
         }
+        Ok(true)
     }
 }
 

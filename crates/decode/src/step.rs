@@ -68,27 +68,71 @@ impl StepLoop {
         step: &Step<'_>,
         output: &mut StepOutput,
     ) -> Result<(), DecodeError> {
-        self.held.clear();
+        self.begin(backend, scheduler, step)?;
+        for i in 0..self.layers.len() {
+            self.layer(backend, scheduler, i)?;
+        }
+        self.finish(backend, scheduler, output)
+    }
+
+    /// Layers of a step.
+    pub fn n_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Begins `step`, for those who run its layers one by one.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn begin(
+        &mut self,
+        backend: &mut dyn Backend,
+        scheduler: &mut Scheduler,
+        step: &Step<'_>,
+    ) -> Result<(), DecodeError> {
         backend.begin(step)?;
         scheduler.begin_pass(step.rows.len());
         if let Some(observer) = &mut self.observer {
             observer.begin(step.rows);
         }
         self.look_ahead(backend, Stage::Begin, 0, scheduler.listener())?;
-        self.show(backend, Stage::Begin, 0)?;
-        for i in 0..self.layers.len() {
-            if let Err(error) = self.layer(backend, scheduler, i) {
-                // Leases keep slots from being given up.
-                self.held.clear();
-                return Err(error);
-            }
+        self.show(backend, Stage::Begin, 0)
+    }
+
+    /// Runs the layer `i` of the step that was begun.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn layer(
+        &mut self,
+        backend: &mut dyn Backend,
+        scheduler: &mut Scheduler,
+        i: usize,
+    ) -> Result<(), DecodeError> {
+        let ran = self.try_layer(backend, scheduler, i);
+        if ran.is_err() {
+            // Leases keep slots from being given up.
+            self.held.clear();
         }
+        ran
+    }
+
+    /// Ends a step whose layers have all run.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn finish(
+        &mut self,
+        backend: &mut dyn Backend,
+        scheduler: &mut Scheduler,
+        output: &mut StepOutput,
+    ) -> Result<(), DecodeError> {
         backend.finish(output)?;
         scheduler.end_pass()?;
         Ok(())
     }
 
-    fn layer(
+    fn try_layer(
         &mut self,
         backend: &mut dyn Backend,
         scheduler: &mut Scheduler,

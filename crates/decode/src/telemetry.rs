@@ -105,6 +105,10 @@ pub struct Memory {
     pub state: u64,
     /// Recurrent states that are kept to go back to.
     pub checkpoints: u64,
+    /// Conversations that are kept without a sequence of their own.
+    pub prefixes: u64,
+    /// Grammars that answers keep to.
+    pub grammars: u64,
     /// The drafter, and what it is shown.
     pub drafter: u64,
     /// The conversation's text and tokens.
@@ -139,6 +143,8 @@ impl Memory {
             kv: plan.kv,
             state: plan.state,
             checkpoints: plan.checkpoints,
+            prefixes: plan.prefixes,
+            grammars: plan.grammars,
             drafter: plan.drafter,
             conversation: plan.conversation,
             tables: plan.tables,

@@ -3,7 +3,7 @@
 //! A file's metadata becomes a [`Vocabulary`] and a [`Tokenizer`]. A conversation becomes text in a
 //! [`ChatTemplate`]; its [`RenderedPrompt`] knows which characters the template wrote and which a person did, so
 //! that only the template can produce control tokens. Tokens that were generated go through a [`TextStream`]
-//! (whole characters only) and a [`StopMatcher`].
+//! (whole characters only) and a [`StopMatcher`]; [`Thoughts`] and [`ToolCalls`] part what comes out.
 //!
 //! Never here: files, the model, sampling.
 
@@ -22,6 +22,7 @@ pub mod stream;
 pub mod template;
 pub mod thoughts;
 pub mod tokenizer;
+pub mod tool_calls;
 pub mod vocabulary;
 
 pub use error::TextError;
@@ -33,4 +34,5 @@ pub use stream::{ControlTokens, TextBuffer, TextStream};
 pub use template::{ChatTemplate, RenderedPrompt};
 pub use thoughts::{Parted, Thoughts};
 pub use tokenizer::Tokenizer;
+pub use tool_calls::{CallFormat, ToolCalls, ToolEvent};
 pub use vocabulary::{TokenKind, Vocabulary, VocabularyParts};

@@ -177,7 +177,7 @@ fn generated_text(n_threads: usize, draft: DraftChoice) {
     let mut generation = Generation::new(&mut engine, &mut session, prompt, &config).unwrap();
     let mut n_pieces = 0;
     let mut next = || match generation.next().unwrap() {
-        Some(Event::Text(text)) => usize::from(!text.is_empty()),
+        Some(Event::Text(piece)) => usize::from(!piece.text.is_empty()),
         Some(Event::Prompt { .. }) | None => 0,
     };
     let _ = (0..N_WARM).map(|_| next()).sum::<usize>();

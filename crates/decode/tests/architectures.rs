@@ -5,8 +5,12 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::ops::Range;
+
 use forerun_compute::{
-    Backend, Checkpoint, ComputeError, ExpertJob, Reference, Rounding, Scores, SequenceIdx, Step, StepOutput,
+    Backend, Checkpoint, ComputeError, ExpertJob, Part, Reference, Rounding, Scores, SequenceIdx, Step,
+    StepOutput,
 };
 use forerun_decode::{BackendChoice, DecodeError, Engine, ModelSource, SlotWish};
 use forerun_model::{ExpertId, LayerId, Routing, Stage, TokenId};
@@ -105,7 +109,8 @@ fn routers_choose_as_in_transformers() {
         for case in cases(&json(expected)) {
             let rows = text_rows(0, &ids(&case["ids"]));
             let mut listener = Listener { backend: &mut stack, heard: Vec::new() };
-            let step = Step { sequence: SequenceIdx(0), past: 0, rows: &rows, may_reject: false };
+            let part = Part { n_rows: rows.len(), ..Part::default() };
+            let step = Step::of(&part, &rows);
             rig.run(&mut listener, &step);
             let heard = listener.heard;
             assert_eq!(heard.len(), rig.shape.n_layers());
@@ -187,8 +192,12 @@ impl Backend for Listener<'_> {
         self.backend.finish(output)
     }
 
-    fn accept(&mut self, n_rows: usize) -> Result<(), ComputeError> {
-        self.backend.accept(n_rows)
+    fn accept(&mut self, part: usize, n_rows: usize) -> Result<(), ComputeError> {
+        self.backend.accept(part, n_rows)
+    }
+
+    fn exchange(&mut self) {
+        self.backend.exchange();
     }
 
     fn save(&self, sequence: SequenceIdx, checkpoint: &mut Checkpoint) -> Result<(), ComputeError> {
@@ -197,5 +206,23 @@ impl Backend for Listener<'_> {
 
     fn restore(&mut self, sequence: SequenceIdx, checkpoint: &Checkpoint) -> Result<(), ComputeError> {
         self.backend.restore(sequence, checkpoint)
+    }
+
+    fn save_rows(
+        &self,
+        sequence: SequenceIdx,
+        rows: Range<usize>,
+        out: &mut dyn Write,
+    ) -> Result<(), ComputeError> {
+        self.backend.save_rows(sequence, rows, out)
+    }
+
+    fn load(
+        &mut self,
+        sequence: SequenceIdx,
+        checkpoint: &Checkpoint,
+        rows: &mut dyn Read,
+    ) -> Result<(), ComputeError> {
+        self.backend.load(sequence, checkpoint, rows)
     }
 }

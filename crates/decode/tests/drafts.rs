@@ -1,59 +1,18 @@
 //! Whoever drafts, and however much is accepted, answers and sessions are what they are without.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 mod support;
 
 use std::num::NonZeroUsize;
 
 use forerun_decode::config::{CheckpointConfig, DraftChoice};
 use forerun_decode::{
-    BackendChoice, Engine, EngineConfig, Event, Generation, GenerationConfig, Logits, Parts, Report,
-    SamplerConfig, Session, SlotWish,
+    BackendChoice, Engine, EngineConfig, Event, Generation, GenerationConfig, Logits, Parts, SamplerConfig,
+    Session,
 };
 use forerun_model::TokenId;
+use support::answers::{SLOTS, TEMPERATURES, answer, bits, pico, prompts, sampling};
 use support::drafters::{Script, Scripted};
-use support::{config, extra, fixture, logits_of_all};
-
-const TEMPERATURES: [f32; 3] = [0.0, 0.7, 1.3];
-const SLOTS: [SlotWish; 3] = [SlotWish::PerLayer(0), SlotWish::PerLayer(8), SlotWish::Fill];
-
-fn pico() -> EngineConfig {
-    config(&fixture("pico-q4_k_m.gguf"), BackendChoice::Cpu)
-}
-
-/// Snippets of held-out text.
-fn prompts(engine: &Engine, n: usize) -> Vec<Vec<TokenId>> {
-    let text = std::fs::read_to_string(fixture("heldout.txt")).unwrap();
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let at = |i: usize| &words[i * (words.len() - 12) / n..][..12];
-    (0..n).map(|i| engine.tokenizer().encode_plain(&at(i).join(" ")).unwrap()).collect()
-}
-
-fn bits(row: &[f32]) -> Vec<u32> {
-    row.iter().map(|v| v.to_bits()).collect()
-}
-
-fn sampling(temperature: f32, seed: u64) -> GenerationConfig {
-    // Repetition penalties look at what was said, drafts included while they are drawn.
-    let sampler = SamplerConfig { temperature, seed, repetition_penalty: 1.05, ..SamplerConfig::default() };
-    GenerationConfig { sampler, max_tokens: Some(64), ..GenerationConfig::default() }
-}
-
-/// An answer, and the bits of the logits after one more token: they depend on every state.
-fn answer(
-    engine: &mut Engine,
-    prompt: &[TokenId],
-    how: &GenerationConfig,
-) -> (Report, Vec<TokenId>, Vec<u32>) {
-    let mut session = Session::new();
-    let mut generation = Generation::new(engine, &mut session, prompt.to_vec(), how).unwrap();
-    while generation.next().unwrap().is_some() {}
-    let report = generation.finish();
-    let held = session.tokens().to_vec();
-    let after = session.extend(engine, &[TokenId(42)], Logits::Last).unwrap().unwrap();
-    (report, held, bits(after))
-}
+use support::{config, fixture, logits_of_all};
 
 #[test]
 fn drafts_of_any_kind_change_no_token_and_no_state() {
@@ -171,55 +130,6 @@ fn looking_back_changes_nothing_and_finds_repetitions() {
             assert!(i < 5 || length.is_none() || t.accepted_tokens > 0, "{}", t.draft_tokens);
         }
     }
-}
-
-/// Every drafter there is, on the models that have what it takes, over `n` prompts.
-fn every_drafter_agrees(n: usize) {
-    let dspark = extra("models/pico/pico-dspark-bf16.gguf").map(DraftChoice::File);
-    let picos = [Some(DraftChoice::Ngram), dspark].into_iter().flatten().collect();
-    let tiny = config(&fixture("tiny-a-f32.gguf"), BackendChoice::Cpu);
-    for (base, drafts) in [(pico(), picos), (tiny, vec![DraftChoice::Mtp])] {
-        drafters_agree(n, &base, drafts);
-    }
-}
-
-fn drafters_agree(n: usize, base: &EngineConfig, drafts: Vec<DraftChoice>) {
-    let mut plain = Engine::open(base).unwrap();
-    let mut wanted = Vec::new();
-    for (i, prompt) in prompts(&plain, n).into_iter().enumerate() {
-        // In the short run each prompt has one temperature, in the long one all.
-        let temperatures = if n > 10 { &TEMPERATURES[..] } else { &TEMPERATURES[i % 3..][..1] };
-        for &temperature in temperatures {
-            let how = sampling(temperature, i as u64);
-            let want = answer(&mut plain, &prompt, &how);
-            wanted.push((format!("T = {temperature}, prompt {i}"), prompt.clone(), how, want));
-        }
-    }
-    for draft in drafts {
-        for slots in SLOTS {
-            let config = EngineConfig { draft: draft.clone(), draft_length: Some(7), slots, ..base.clone() };
-            let mut engine = Engine::open(&config).unwrap();
-            let mut drafted = 0;
-            for (what, prompt, how, want) in &wanted {
-                let found = answer(&mut engine, prompt, how);
-                assert_eq!(found.0.tokens, want.0.tokens, "{draft:?}, {slots:?}, {what}");
-                assert_eq!((&found.1, &found.2), (&want.1, &want.2), "{draft:?}, {slots:?}, {what}");
-                drafted += found.0.telemetry.draft_tokens;
-            }
-            assert!(drafted > 0, "{draft:?} drafts");
-        }
-    }
-}
-
-#[test]
-fn every_drafter_leaves_ten_answers_as_they_are() {
-    every_drafter_agrees(10);
-}
-
-#[test]
-#[ignore = "1800 answers for each drafter; `cargo xtask long` runs it"]
-fn every_drafter_leaves_two_hundred_answers_as_they_are() {
-    every_drafter_agrees(200);
 }
 
 /// Every position is rejected, for 500 tokens: a recurrent state that had kept a trace would have gone astray.

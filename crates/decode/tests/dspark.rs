@@ -5,7 +5,7 @@
 mod support;
 
 use forerun_compute::workers::Workers;
-use forerun_compute::{Backend, Cpu, Reference, Rounding, SequenceIdx, StackConfig, Step};
+use forerun_compute::{Backend, Cpu, Part, Reference, Rounding, StackConfig, Step};
 use forerun_decode::draft::{Anchor, Draft, Drafter, DsparkFile, Seen};
 use forerun_decode::sampler::SamplerError;
 use forerun_decode::{BackendChoice, Engine};
@@ -51,11 +51,12 @@ impl<B: Backend> Follower<'_, B> {
     fn read(&mut self, tokens: &[TokenId], n_accepted: impl FnOnce(&[Vec<f32>]) -> usize) -> usize {
         let past = self.held.len();
         let rows = text_rows(past, tokens);
-        let step = Step { sequence: SequenceIdx(0), past, rows: &rows, may_reject: past > 0 };
+        let part = Part { past, n_rows: rows.len(), may_reject: past > 0, ..Part::default() };
+        let step = Step::of(&part, &rows);
         let logits = self.rig.run(self.model, &step);
         let logits: Vec<_> = logits.chunks(self.rig.shape.n_vocab).map(<[f32]>::to_vec).collect();
         let n = n_accepted(&logits);
-        self.model.accept(n).unwrap();
+        self.model.accept(0, n).unwrap();
         let output = std::mem::take(&mut self.rig.output);
         let taps = &output.taps[..output.taps.len() / tokens.len() * n];
         let seen = Seen { first: past, tokens: &tokens[..n], taps, normed: &[] };

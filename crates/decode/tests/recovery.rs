@@ -91,7 +91,7 @@ fn answer(engine: &mut Engine, mut before_each: impl FnMut(usize)) -> (String, R
         calls += 1;
         match generation.next() {
             Ok(None) => break,
-            Ok(Some(Event::Text(piece))) => text.push_str(&piece),
+            Ok(Some(Event::Text(piece))) => text.push_str(&piece.text),
             Ok(Some(Event::Prompt { .. })) => {}
             Err(error) => {
                 assert_fetch_failed(&error);

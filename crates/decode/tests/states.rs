@@ -6,7 +6,7 @@ mod support;
 
 use forerun_compute::sequence::Committed;
 use forerun_compute::{
-    Backend, Cpu, KvType, Reference, Rounding, Row, SequenceIdx, Stack, StackConfig, Step,
+    Backend, Cpu, KvType, Part, Reference, Rounding, Row, SequenceIdx, Stack, StackConfig, Step,
 };
 use forerun_model::{Position, TokenId};
 use support::rig::{CONFIG, Rig, rig, text_rows};
@@ -18,9 +18,10 @@ fn states_after_65_tokens_are_the_references() {
     let (mut rig, weights) = rig("tiny-a-f32.gguf");
     let mut stack = Reference::reference(weights, CONFIG, Rounding::None);
     let rows = text_rows(0, &ids(&expected["ids"]));
-    let step = Step { sequence: SequenceIdx(0), past: 0, rows: &rows, may_reject: false };
+    let part = Part { n_rows: rows.len(), ..Part::default() };
+    let step = Step::of(&part, &rows);
     rig.run(&mut stack, &step);
-    stack.accept(rows.len()).unwrap();
+    stack.accept(0, rows.len()).unwrap();
 
     let sequence = stack.sequence(SequenceIdx(0));
     let recurrent = |layer| match sequence.committed(layer) {
@@ -64,7 +65,8 @@ fn three_axes_of_positions() {
     for (i, row) in rows.iter_mut().enumerate() {
         row.position = Position([0, 1, 2].map(|axis| u32::try_from(axes[axis][i]).unwrap()));
     }
-    let step = Step { sequence: SequenceIdx(0), past: 0, rows: &rows, may_reject: false };
+    let part = Part { n_rows: rows.len(), ..Part::default() };
+    let step = Step::of(&part, &rows);
     let logits = rig.run(&mut stack, &step);
     let n_vocab = rig.shape.n_vocab;
     for (row, want) in logits.chunks(n_vocab).zip(expected["argmax"].as_array().unwrap()) {
@@ -86,33 +88,31 @@ fn rejected_rows_leave_no_trace<P: forerun_compute::products::Products>(rig: &mu
     let tokens: Vec<_> = (0..40).map(|i| TokenId(i * 37 % 512)).collect();
     let n_vocab = rig.shape.n_vocab;
     let clean = SequenceIdx(1);
-    fn step(sequence: SequenceIdx, past: usize, rows: &[Row]) -> Step<'_> {
-        Step { sequence, past, rows, may_reject: true }
-    }
+    let part = |sequence, past, n_rows| Part { sequence, past, n_rows, may_reject: true };
     let mut want = Vec::new();
     for (past, row) in text_rows(0, &tokens).chunks(1).enumerate() {
-        want.extend(rig.run(stack, &step(clean, past, row)));
-        stack.accept(1).unwrap();
+        want.extend(rig.run(stack, &Step::of(&part(clean, past, 1), row)));
+        stack.accept(0, 1).unwrap();
     }
     let mut past = 0;
     for (n_draft, n_accept) in [(8, 3), (5, 0), (1, 1), (8, 8), (6, 1), (16, 9), (2, 1)] {
         let mut draft = tokens[past..past + n_draft].to_vec();
         draft[n_accept..].iter_mut().for_each(|token| token.0 = (token.0 + 1) % 512);
         let rows = text_rows(past, &draft);
-        let logits = rig.run(stack, &step(SequenceIdx(0), past, &rows));
+        let logits = rig.run(stack, &Step::of(&part(SequenceIdx(0), past, rows.len()), &rows));
         let range = past * n_vocab..(past + n_accept) * n_vocab;
         assert_eq!(logits[..n_accept * n_vocab], want[range], "{n_draft} drafted, {n_accept} accepted");
-        stack.accept(n_accept).unwrap();
+        stack.accept(0, n_accept).unwrap();
         past += n_accept;
     }
     assert_eq!(stack.sequence(SequenceIdx(0)).len, past);
     // A step that is never accepted is as if it had not been.
-    rig.run(stack, &step(SequenceIdx(0), past, &text_rows(past, &tokens[..4])));
+    rig.run(stack, &Step::of(&part(SequenceIdx(0), past, 4), &text_rows(past, &tokens[..4])));
     let rows = text_rows(past, &tokens[past..past + 4]);
-    let logits = rig.run(stack, &step(SequenceIdx(0), past, &rows));
+    let logits = rig.run(stack, &Step::of(&part(SequenceIdx(0), past, rows.len()), &rows));
     assert_eq!(logits, want[past * n_vocab..(past + 4) * n_vocab]);
     // Past zero starts anew.
-    let logits = rig.run(stack, &step(SequenceIdx(0), 0, &text_rows(0, &tokens[..5])));
+    let logits = rig.run(stack, &Step::of(&part(SequenceIdx(0), 0, 5), &text_rows(0, &tokens[..5])));
     assert_eq!(logits, want[..5 * n_vocab]);
 }
 
@@ -135,17 +135,21 @@ fn steps_that_make_no_sense_are_refused() {
     let (_, weights) = rig("tiny-a-f32.gguf");
     let mut stack = Reference::reference(weights, CONFIG, Rounding::None);
     let rows = text_rows(0, &[TokenId(1)]);
-    let mut refused = |step: Step<'_>, words: &str| {
-        let error = stack.begin(&step).unwrap_err().to_string();
+    let mut refused = |parts: &[Part], rows: &[Row], words: &str| {
+        let error = stack.begin(&Step { parts, rows }).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     };
-    let sequence = SequenceIdx(0);
-    let good = Step { sequence, past: 0, rows: &rows, may_reject: false };
-    refused(Step { rows: &[], ..good }, "0 rows");
-    refused(Step { past: 3, ..good }, "continues from 3 tokens");
-    refused(Step { sequence: SequenceIdx(2), ..good }, "sequence 2");
-    refused(Step { rows: &text_rows(0, &[TokenId(512)]), ..good }, "token 512");
-    refused(Step { rows: &text_rows(0, &[TokenId(1); 161]), ..good }, "161 rows");
-    refused(Step { rows: &text_rows(0, &[TokenId(1); 17]), may_reject: true, ..good }, "1 to 16");
-    assert!(stack.accept(1).is_err(), "nothing was finished");
+    let good = Part { n_rows: 1, ..Part::default() };
+    let long = |n_rows| Part { n_rows, ..good };
+    refused(&[good], &[], "0 rows");
+    refused(&[], &rows, "1 rows");
+    refused(&[long(2)], &rows, "1 rows");
+    refused(&[long(1), long(0)], &rows, "0 rows");
+    refused(&[Part { past: 3, ..good }], &rows, "continues from 3 tokens");
+    refused(&[Part { sequence: SequenceIdx(2), ..good }], &rows, "sequence 2");
+    refused(&[good], &text_rows(0, &[TokenId(512)]), "token 512");
+    refused(&[long(161)], &text_rows(0, &[TokenId(1); 161]), "161 rows");
+    refused(&[Part { may_reject: true, ..long(17) }], &text_rows(0, &[TokenId(1); 17]), "1 to 16");
+    refused(&[good, good], &text_rows(0, &[TokenId(1); 2]), "part 1");
+    assert!(stack.accept(0, 1).is_err(), "nothing was finished");
 }

@@ -7,7 +7,7 @@ use forerun_compute::products::{Exact, Products, Quantised};
 use forerun_compute::workers::Workers;
 use forerun_compute::{ComputeError, Dspark, DsparkConfig, DsparkWeights, KvType, Taps, Weights};
 use forerun_model::drafter::{TARGET_IDS, check_known, specs};
-use forerun_model::{DrafterShape, ModelShape, QuantType, ShapeError};
+use forerun_model::{DrafterShape, ModelShape, QuantType, ShapeError, TokenId};
 use forerun_scheduler::Scheduler;
 use forerun_storage::{Gguf, Metadata, OpenError, Resident, ResidentMode};
 
@@ -100,7 +100,7 @@ impl DsparkFile {
     /// # Errors
     /// [`DecodeError::Drafter`] names a tensor that can't be used, [`DecodeError::Open`] says what the system refuses.
     pub fn start(
-        self,
+        &self,
         target: &Weights,
         context: usize,
         backend: BackendChoice,
@@ -243,5 +243,12 @@ impl<P: Products + Send> Drafter for Running<P> {
             self.first = len;
             self.model.truncate(len);
         }
+    }
+
+    fn resume(&mut self, tokens: &[TokenId]) {
+        self.waiting.clear();
+        self.model.truncate(0);
+        // The model goes on at any position; what was left out it never sees.
+        self.first = tokens.len();
     }
 }

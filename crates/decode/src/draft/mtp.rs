@@ -7,8 +7,8 @@ use forerun_compute::kernels::best;
 use forerun_compute::products::{Exact, Products, Quantised};
 use forerun_compute::workers::Workers;
 use forerun_compute::{
-    Backend, Checkpoint, ExpertJob, KvType, Row, SequenceIdx, Stack, StackConfig, Step, StepOutput, Taps,
-    Weights,
+    Backend, Checkpoint, ExpertJob, KvType, Part, Row, SequenceIdx, Stack, StackConfig, Step, StepOutput,
+    Taps, Weights,
 };
 use forerun_model::names::prediction;
 use forerun_model::{LayerId, LayerKind, ModelShape, Position, QuantType, Routing, TokenId};
@@ -71,7 +71,7 @@ impl MtpBlock {
     /// # Errors
     /// [`DecodeError`] for a tensor that can't be computed with.
     pub fn start(
-        self,
+        &self,
         target: &Weights,
         (catalog, is_resident): (&Catalog, bool),
         context: usize,
@@ -106,7 +106,7 @@ fn block_shape(shape: &ModelShape) -> ModelShape {
 
 fn config(context: usize, backend: BackendChoice) -> StackConfig {
     let kv = if backend == BackendChoice::EXACT { KvType::F32 } else { KvType::F16 };
-    StackConfig { n_sequences: 1, context, rows_max: WAITING_MAX, log_rows: 0, kv }
+    StackConfig { n_sequences: 1, context, rows_max: WAITING_MAX, log_rows: 0, aside_rows: 0, kv }
 }
 
 /// A pair that enters the block: a token, and the state at the position before it.
@@ -177,7 +177,8 @@ impl<P: Products> Mtp<P> {
     fn run(&mut self, scheduler: &mut Scheduler) -> Result<(), DecodeError> {
         let Self { stack, rows, states, routing, output, .. } = self;
         let own = LayerId(0);
-        let step = Step { sequence: SequenceIdx(0), past: self.remembered.len(), rows, may_reject: false };
+        let part = Part { past: self.remembered.len(), n_rows: rows.len(), ..Part::default() };
+        let step = Step::of(&part, rows);
         stack.enter(&step, states)?;
         stack.mix_route(own, routing)?;
         let mut turn = scheduler.open_layer(self.layer, routing)?;
@@ -189,7 +190,7 @@ impl<P: Products> Mtp<P> {
         drop(turn);
         stack.close_layer(own)?;
         stack.finish(output)?;
-        stack.accept(rows.len())?;
+        stack.accept(0, rows.len())?;
         self.remembered.extend(rows.iter().map(|row| row.position.0[0]));
         Ok(())
     }
@@ -304,5 +305,11 @@ impl<P: Products + Send> Drafter for Mtp<P> {
         debug_assert!(cut.is_ok(), "{cut:?}");
         self.newest.clear();
         self.len = len;
+    }
+
+    fn resume(&mut self, tokens: &[TokenId]) {
+        self.truncate(0);
+        // The block remembers rows of any positions, so it goes on with those to come.
+        self.len = tokens.len();
     }
 }

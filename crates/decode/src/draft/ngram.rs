@@ -117,6 +117,13 @@ impl Drafter for Ngram {
         self.places.iter_mut().for_each(HashMap::clear);
         (1..=len).for_each(|end| self.note(end));
     }
+
+    fn resume(&mut self, tokens: &[TokenId]) {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(tokens);
+        self.places.iter_mut().for_each(HashMap::clear);
+        (1..=tokens.len()).for_each(|end| self.note(end));
+    }
 }
 
 /// FNV-1a over the tokens' ids.

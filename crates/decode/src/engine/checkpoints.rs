@@ -56,6 +56,12 @@ impl Checkpoints {
         self.kept.iter().rfind(|kept| kept.len <= len)
     }
 
+    /// The one that stays, if it is there; else the longest of fewer than `len` tokens.
+    pub(super) fn pinned_before(&self, len: usize) -> Option<&Checkpoint> {
+        let pinned = self.kept.iter().find(|kept| Some(kept.len) == self.pinned && kept.len < len);
+        pinned.or_else(|| self.best(len.saturating_sub(1)))
+    }
+
     /// Forgets those of more than `len` tokens: the sequence goes on otherwise from there.
     pub(super) fn forget_after(&mut self, len: usize) {
         let first = self.kept.partition_point(|kept| kept.len <= len);

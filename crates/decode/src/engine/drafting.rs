@@ -1,5 +1,6 @@
 //! The engine's drafter, and the rule that says how much of a draft is worth verifying.
 
+use forerun_compute::SequenceIdx;
 use forerun_model::{Nanos, TokenId};
 use forerun_scheduler::draft::DraftMode;
 use forerun_scheduler::{DraftRule, DraftedStep, Scheduler};
@@ -86,6 +87,10 @@ impl Drafting {
         self.drafter.truncate(len);
     }
 
+    pub(super) fn resume(&mut self, tokens: &[TokenId]) {
+        self.drafter.resume(tokens);
+    }
+
     /// Adds a draft to `tokens`, which hold the token that it follows.
     fn propose(
         &mut self,
@@ -167,11 +172,12 @@ impl Engine {
     /// nothing. Returns the time that it took.
     pub(crate) fn propose(
         &mut self,
+        sequence: SequenceIdx,
         held: &[TokenId],
         choosing: Choosing<'_>,
         tokens: &mut Vec<TokenId>,
     ) -> Nanos {
-        let Some(drafting) = &mut self.drafting else { return Nanos(0) };
+        let Some(drafting) = &mut self.sequences[sequence.0].drafting else { return Nanos(0) };
         let begin = self.clock.now();
         let room = self.plan.context.saturating_sub(held.len() + 1);
         let choosing = Choosing { n_max: choosing.n_max.min(room), ..choosing };
@@ -186,15 +192,15 @@ impl Engine {
             }
             Err(error) => {
                 tokens.truncate(1);
-                self.stop_drafting(&error);
+                self.stop_drafting(sequence, &error);
             }
         }
         self.clock.now() - begin
     }
 
     /// Tells the rule how a step went.
-    pub(crate) fn conclude(&mut self, step: &DraftedStep) {
-        if let Some(drafting) = &mut self.drafting {
+    pub(crate) fn conclude(&mut self, sequence: SequenceIdx, step: &DraftedStep) {
+        if let Some(drafting) = &mut self.sequence(sequence).drafting {
             drafting.rule.observe(step);
         }
     }

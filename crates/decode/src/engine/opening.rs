@@ -1,5 +1,6 @@
 //! A model file that was opened, before any memory is spent on running it.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use forerun_storage::{Catalog, Gguf, Resident};
 use super::planned_drafter::PlannedDrafter;
 use super::{TokenTraffic, parts};
 use crate::DecodeError;
-use crate::config::{DraftChoice, EngineConfig};
+use crate::config::{DraftChoice, EngineConfig, GrammarRoom};
+use crate::grammar::{Grammar, GrammarFactory};
 use crate::input_sums::InputSums;
 use crate::io::{self, Io};
 use crate::memory_plan::{DraftInput, MemoryPlan, PlanInput};
@@ -21,6 +23,12 @@ use crate::text::{ChatTemplate, Tokenizer};
 /// Share of the slots that a drafter nobody asked for may take from experts: misses grow by about as much, and drafts may
 /// never pay.
 const SLOTS_LOST_MAX: f64 = 0.01;
+
+/// Share of the slots that conversations beyond the first may take from experts, if nobody asked for them.
+const SLOTS_FOR_SEATS_MAX: f64 = 0.2;
+
+/// Share of the slots that grammars may take from experts, if nobody asked for them.
+const SLOTS_FOR_GRAMMARS_MAX: f64 = 0.1;
 
 /// Whether a budget has room for drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +92,8 @@ impl Opening {
         })
     }
 
-    /// The same; what nobody asked for, drafts and checkpoints, is left out where the budget has no room for it. Returns the
-    /// configuration that remains.
+    /// The same; what nobody asked for, conversations beyond the first, drafts and checkpoints, is left out where the budget
+    /// has no room for it. Returns the configuration that remains.
     pub(super) fn within_budget(
         config: &EngineConfig,
         clock: &Arc<dyn Clock>,
@@ -97,7 +105,18 @@ impl Opening {
             let opening = Self::new(&config, clock, &mut so_far)?;
             let room = opening.room(&config);
             let reason = |why: &str| format!("{why}, and nobody asked for it");
-            if room != Room::Enough && config.draft == DraftChoice::Auto {
+            let seats = config.sequences.n.get();
+            if config.grammars == GrammarRoom::Auto && opening.grammars_lose(&config) {
+                config.grammars = GrammarRoom::Off;
+                let why = "grammars would take a tenth of this budget's slots or more";
+                decisions.push(Decision::new("grammars", "off", reason(why)));
+            } else if !config.sequences.is_asked && seats > 1 && opening.seats_lose(&config) {
+                config.sequences.n = NonZeroUsize::new(seats / 2).unwrap_or(NonZeroUsize::MIN);
+                let why = format!(
+                    "{seats} conversations at once would take a fifth of this budget's slots or more"
+                );
+                decisions.push(Decision::new("conversations", config.sequences.n, reason(&why)));
+            } else if room != Room::Enough && config.draft == DraftChoice::Auto {
                 config.draft = DraftChoice::None;
                 let why = "a drafter would take a hundredth of this budget's slots or more";
                 decisions.push(Decision::new("draft", "none", reason(why)));
@@ -110,6 +129,38 @@ impl Opening {
                 return Ok((config, opening));
             }
         }
+    }
+
+    /// Bytes of what compiles grammars for the vocabulary, and of a large one.
+    fn grammar_bytes(&self, config: &EngineConfig) -> u64 {
+        let vocabulary = self.tokenizer.vocabulary();
+        match config.grammars {
+            GrammarRoom::Off => 0,
+            GrammarRoom::Auto | GrammarRoom::On => {
+                GrammarFactory::bytes_of(vocabulary.len(), vocabulary.text_bytes()) + Grammar::BYTES_MAX
+            }
+        }
+    }
+
+    /// Whether grammars take more slots than they may, unasked, or don't fit.
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
+    fn grammars_lose(&self, config: &EngineConfig) -> bool {
+        let input = PlanInput { draft: DraftInput::default(), n_sequences: 1, ..self.plan_input(config) };
+        let Ok(with) = MemoryPlan::new(&input) else { return true };
+        let without =
+            MemoryPlan::new(&PlanInput { grammar_bytes: 0, ..input }).map_or(0, |plan| plan.n_slots);
+        let is_tight = with.mapped == 0 && with.n_slots < with.n_experts;
+        is_tight && (with.n_slots as f64) < (1.0 - SLOTS_FOR_GRAMMARS_MAX) * without as f64
+    }
+
+    /// Whether conversations beyond the first take more slots than they may, unasked, or don't fit.
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
+    fn seats_lose(&self, config: &EngineConfig) -> bool {
+        let input = PlanInput { draft: DraftInput::default(), ..self.plan_input(config) };
+        let Ok(with) = MemoryPlan::new(&input) else { return true };
+        let alone = MemoryPlan::new(&PlanInput { n_sequences: 1, ..input }).map_or(0, |plan| plan.n_slots);
+        let is_tight = with.mapped == 0 && with.n_slots < with.n_experts;
+        is_tight && (with.n_slots as f64) < (1.0 - SLOTS_FOR_SEATS_MAX) * alone as f64
     }
 
     /// Whether the budget of `config` has room for what drafts take.
@@ -145,6 +196,9 @@ impl Opening {
             logit_rows: config.logit_rows,
             draft: self.drafter.input(config, &self.shape, self.context),
             n_checkpoints: config.checkpoints.n_max,
+            n_sequences: config.sequences.n.get(),
+            prefix_bytes: config.prefix_bytes,
+            grammar_bytes: self.grammar_bytes(config),
             sums_bytes: config.collects.map_or(0, |collect| InputSums::bytes(&self.shape, collect)),
         }
     }

@@ -8,7 +8,7 @@ use forerun_arena::Arena;
 use forerun_compute::products::Products;
 use forerun_compute::workers::Workers;
 use forerun_compute::{
-    Backend, ComputeError, Cpu, KvType, Reference, Rounding, Stack, StackConfig, Taps, Tensor, Weights,
+    Backend, ComputeError, Cpu, KvType, Reference, Rounding, Stack, Taps, Tensor, Weights,
 };
 use forerun_model::metadata::float;
 use forerun_model::names::{OUTPUT, TOKEN_EMBD};
@@ -333,8 +333,7 @@ pub(super) fn backend(
         weights.add_guess_routers();
     }
     let kv = kv_type(config.backend);
-    let (context, rows_max, log_rows) = (plan.context, plan.rows_max, plan.draft_rows);
-    let stack = StackConfig { n_sequences: 1, context, rows_max, log_rows, kv };
+    let stack = plan.stack(kv);
     match config.backend {
         BackendChoice::Reference(rounding) => {
             Ok(boxed(Reference::reference(weights, stack, rounding), sums, taps))

@@ -117,30 +117,36 @@ impl PlannedDrafter {
         DraftInput { bytes, tapped, rows: VERIFIED_ROWS_MAX }
     }
 
-    /// Starts it, as `plan` allows.
+    /// Starts one for each sequence, as `plan` allows; the caller's own is the first one's.
     pub(super) fn build(
         self,
         config: &EngineConfig,
         plan: &MemoryPlan,
         (weights, catalog, workers): (&Weights, &Catalog, &Workers),
         disk: &Disk,
-    ) -> Result<Option<Drafting>, DecodeError> {
-        let (context, backend) = (plan.context, config.backend);
-        let drafter: Box<dyn Drafter> = match self {
-            Self::None => return Ok(None),
-            Self::Ngram => Box::new(Ngram::new(context)),
-            Self::Mtp(block) => {
-                let is_resident = plan.mapped > 0 || plan.n_slots >= plan.n_experts;
-                block.start(weights, (catalog, is_resident), context, backend, workers)?
-            }
-            Self::Dspark(file) => file.start(weights, context, backend, workers)?,
-            Self::Own(drafter) => drafter,
-        };
+    ) -> Result<Vec<Option<Drafting>>, DecodeError> {
+        let (context, backend, n) = (plan.context, config.backend, plan.n_sequences);
+        let mut drafters: Vec<Option<Box<dyn Drafter>>> = Vec::with_capacity(n);
+        for _ in 0..n {
+            drafters.push(match &self {
+                Self::None | Self::Own(_) => None,
+                Self::Ngram => Some(Box::new(Ngram::new(context))),
+                Self::Mtp(block) => {
+                    let is_resident = plan.mapped > 0 || plan.n_slots >= plan.n_experts;
+                    Some(block.start(weights, (catalog, is_resident), context, backend, workers)?)
+                }
+                Self::Dspark(file) => Some(file.start(weights, context, backend, workers)?),
+            });
+        }
+        if let Self::Own(drafter) = self {
+            drafters[0] = Some(drafter);
+        }
         let n_max = plan.draft_rows.saturating_sub(1);
         #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
         let disk_bytes_per_second = disk.rate().map(|rate| rate as f64);
-        let rule = DraftRule::new(DraftConfig { n_max, disk_bytes_per_second, ..DraftConfig::default() });
-        Ok(Some(Drafting::new(drafter, rule, n_max, config.draft_length)))
+        let rule = || DraftRule::new(DraftConfig { n_max, disk_bytes_per_second, ..DraftConfig::default() });
+        let drafting = |drafter| Drafting::new(drafter, rule(), n_max, config.draft_length);
+        Ok(drafters.into_iter().map(|drafter| drafter.map(drafting)).collect())
     }
 }
 

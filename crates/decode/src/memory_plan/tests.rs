@@ -53,6 +53,9 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
         expert_layers: shape.n_layers(),
         draft: DraftInput::default(),
         n_checkpoints: 0,
+        n_sequences: 1,
+        prefix_bytes: 0,
+        grammar_bytes: 0,
     }
 }
 

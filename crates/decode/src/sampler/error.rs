@@ -1,5 +1,7 @@
 //! What a request for sampling can get wrong.
 
+use crate::grammar::GrammarError;
+
 /// Parameters or logits that give no token.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -33,4 +35,15 @@ pub enum SamplerError {
     /// All tokens are banned or masked.
     #[error("no token is left to draw: all are banned or masked")]
     NothingLeft,
+    /// A grammar for another vocabulary.
+    #[error("the grammar was compiled for {found} tokens, but there are logits of {expected}")]
+    GrammarVocabulary {
+        /// Tokens of the grammar's vocabulary.
+        found: usize,
+        /// Logits.
+        expected: usize,
+    },
+    /// An answer that can't go on in its grammar.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
 }

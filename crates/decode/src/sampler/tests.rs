@@ -201,3 +201,37 @@ fn logprobs_are_the_models_own_and_sum_to_at_most_one() {
     assert!(logprob(&logits, TokenId(5)).is_err());
     assert_eq!(logprob(&[7.0], TokenId(0)).unwrap(), 0.0);
 }
+
+/// What was asked for is counted, sorted and at most 0, whatever a sampler would do with the same logits.
+#[test]
+fn logprobs_do_not_depend_on_how_a_token_is_drawn() {
+    let logits: Vec<f32> = (0..40u16).map(|i| f32::from(i * 7 % 40) / 4.0 - 3.0).collect();
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+    let penalties = SamplerConfig { repetition_penalty: 2.0, presence_penalty: 1.0, ..plain() };
+    let ways = [
+        SamplerConfig { top_k: 1, ..plain() },
+        SamplerConfig { top_p: 0.1, ..plain() },
+        SamplerConfig { min_p: 0.9, ..plain() },
+        SamplerConfig { temperature: 0.5, ..plain() },
+        SamplerConfig { temperature: 2.0, ..plain() },
+        SamplerConfig::greedy(),
+        penalties,
+    ];
+    for config in ways {
+        let mut sampler = sampler(config, logits.len());
+        let drawn = sampler.sample(&logits, &History::new(&[TokenId(1)]), at(5)).unwrap();
+        let own = logprob(&logits, drawn).unwrap();
+        assert!((own - (f64::from(logits[drawn.idx()]).exp() / sum).ln()).abs() < 1e-12);
+        let mut top = Vec::new();
+        for n in [0, 1, 10, 40, 100] {
+            top_logprobs(&logits, n, &mut top).unwrap();
+            assert_eq!(top.len(), n.min(logits.len()));
+            assert!(top.iter().all(|entry| entry.logprob <= 0.0));
+            assert!(top.is_sorted_by(|a, b| a.logprob >= b.logprob));
+            assert!(top.iter().map(|entry| entry.logprob.exp()).sum::<f64>() <= 1.0 + 1e-12);
+            assert!(top.iter().all(|entry| entry.token != drawn || entry.logprob == own));
+        }
+    }
+    let greedy_on = |temperature| SamplerConfig { temperature, ..plain() };
+    assert!(Sampler::new(greedy_on(-1.0), 1, []).is_err(), "below 0 there is no temperature");
+}

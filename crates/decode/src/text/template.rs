@@ -37,7 +37,9 @@ use forerun_model::TokenId;
 use super::guard::{Guard, Guarded, StandIns};
 use super::message::PromptEnd;
 use super::tokenizer::is_scaffold;
-use super::{Message, RenderRequest, Role, TextError, Thinking, Tokenizer, ToolCall, python, source};
+use super::{
+    CallFormat, Message, RenderRequest, Role, TextError, Thinking, Tokenizer, ToolCall, python, source,
+};
 
 /// Room for a value that nests once per few steps of the most fuel. Memory is only taken for what is used.
 const STACK_BYTES: usize = 256 << 20;
@@ -71,6 +73,8 @@ pub struct ChatTemplate {
     guarded: Guarded,
     /// Whether the template places thoughts by itself.
     knows_reasoning: bool,
+    /// How it shows the model to call a tool.
+    call_format: Option<CallFormat>,
     bos: String,
     eos: String,
 }
@@ -96,9 +100,20 @@ impl ChatTemplate {
             environment,
             guarded: Guarded::new(markers),
             knows_reasoning: source.contains("reasoning_content"),
+            call_format: CallFormat::of_template(source),
             bos: literal(vocabulary.bos()),
             eos: literal(vocabulary.eos()),
         })
+    }
+
+    /// How the template shows the model to call a tool; `None` when it doesn't.
+    pub fn call_format(&self) -> Option<CallFormat> {
+        self.call_format
+    }
+
+    /// Whether it places a model's thoughts.
+    pub fn knows_thoughts(&self) -> bool {
+        self.knows_reasoning
     }
 
     /// Renders a conversation.

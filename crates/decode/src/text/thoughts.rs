@@ -53,6 +53,11 @@ impl Thoughts {
         parted
     }
 
+    /// Whether what comes next is a thought, as far as is known.
+    pub fn is_inside(&self) -> bool {
+        matches!(self.state, State::Opened | State::Inside)
+    }
+
     /// Ends the text; what was held back comes out.
     pub fn finish(&mut self) -> Parted {
         let held = std::mem::take(&mut self.held);

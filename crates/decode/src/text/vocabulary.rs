@@ -261,6 +261,11 @@ impl Vocabulary {
         self.ends.iter().zip(starts).map(|(end, start)| (end - start) as usize).max().unwrap_or(0)
     }
 
+    /// Bytes of all tokens' text.
+    pub fn text_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Bytes of memory that the table takes.
     pub fn estimated_bytes(&self) -> usize {
         let specials: usize =

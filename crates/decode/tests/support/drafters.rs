@@ -86,4 +86,8 @@ impl Drafter for Scripted {
     fn truncate(&mut self, len: usize) {
         self.seen.truncate(len);
     }
+
+    fn resume(&mut self, tokens: &[TokenId]) {
+        self.seen = tokens.to_vec();
+    }
 }

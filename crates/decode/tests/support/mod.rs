@@ -3,20 +3,33 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub(crate) mod answers;
+pub(crate) mod conversations;
 pub(crate) mod drafters;
 pub(crate) mod goldens;
+pub(crate) mod older_layout;
 pub(crate) mod rig;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use forerun_decode::{BackendChoice, Engine, EngineConfig, Logits, ModelSource, Session};
 use forerun_model::TokenId;
 use serde_json::Value;
 
-/// A file of the project's fixtures.
+/// A file of the project's fixtures, or the one that is made of another.
 pub(crate) fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    if !name.ends_with(older_layout::NAME) {
+        return fixtures.join(name);
+    }
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap().keep();
+        older_layout::written(&fixtures.join("architectures/qwen3next-f32.gguf"), &folder)
+    };
+    MADE.get_or_init(make).clone()
 }
 
 /// A JSON fixture.

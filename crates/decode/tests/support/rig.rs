@@ -23,7 +23,7 @@ pub(crate) struct Rig {
 
 /// Room for every case of the goldens.
 pub(crate) const CONFIG: StackConfig =
-    StackConfig { n_sequences: 2, context: 200, rows_max: 160, log_rows: 16, kv: KvType::F32 };
+    StackConfig { n_sequences: 2, context: 200, rows_max: 160, log_rows: 16, aside_rows: 8, kv: KvType::F32 };
 
 /// Opens a fixture: what runs its steps, and its weights.
 pub(crate) fn rig(model: &str) -> (Rig, Weights) {
@@ -52,6 +52,24 @@ impl Rig {
     /// The logits of a step's rows.
     pub(crate) fn run(&mut self, backend: &mut dyn Backend, step: &Step<'_>) -> Vec<f32> {
         self.steps.run(backend, &mut self.scheduler, step, &mut self.output).unwrap();
+        self.output.logits.clone()
+    }
+
+    /// Begins a step whose layers are then run one by one.
+    pub(crate) fn begin(&mut self, backend: &mut dyn Backend, step: &Step<'_>) {
+        self.steps.begin(backend, &mut self.scheduler, step).unwrap();
+    }
+
+    /// Runs some layers of the step that was begun.
+    pub(crate) fn layers(&mut self, backend: &mut dyn Backend, layers: std::ops::Range<usize>) {
+        for layer in layers {
+            self.steps.layer(backend, &mut self.scheduler, layer).unwrap();
+        }
+    }
+
+    /// The logits of the step whose layers have run.
+    pub(crate) fn finish(&mut self, backend: &mut dyn Backend) -> Vec<f32> {
+        self.steps.finish(backend, &mut self.scheduler, &mut self.output).unwrap();
         self.output.logits.clone()
     }
 }
