@@ -55,7 +55,7 @@ pub(crate) fn show(
             }
             Ok(Some(Event::Text(more))) => {
                 bar = None;
-                out.write(&thoughts.push(&more))?;
+                out.write(&thoughts.push(&more.text))?;
             }
         }
     };

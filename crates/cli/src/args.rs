@@ -4,6 +4,7 @@ mod copy;
 mod draft;
 mod measure;
 mod schedule;
+mod serve;
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
 pub(crate) use measure::{BenchArgs, DiskWish, ImatrixArgs, PerplexityArgs, PlanArgs, ProbeArgs, TraceArgs};
 use schedule::parse_lookahead;
 pub(crate) use schedule::{Lookahead, Policy, PredictorName, ScheduleName};
+pub(crate) use serve::{NetworkArgs, ServeArgs};
 
 use crate::pull::{Wish, revision};
 
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Talks, turn by turn.
     Chat(ChatArgs),
+    /// Answers over HTTP, in the shapes of OpenAI's API
+    Serve(Box<ServeArgs>),
     /// Says how well a model predicts a text, in windows of --ctx tokens.
     Perplexity(PerplexityArgs),
     /// Says which columns of a model's matrices matter to a text, for quantising it: an importance matrix.

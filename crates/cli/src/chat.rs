@@ -12,7 +12,7 @@ use crate::Outcome;
 use crate::answer::{Answer, Show, show, summary};
 use crate::args::ChatArgs;
 use crate::interrupt::Interrupt;
-use crate::load::{Loaded, load};
+use crate::load::{Loaded, Wish, load};
 use crate::say::say;
 
 const HELP: &str = "/reset forgets the conversation, /exit (or Ctrl-D) ends it, Ctrl-C stops an answer";
@@ -22,7 +22,8 @@ const ANSWER_SHARE: usize = 4;
 /// Talks until the input ends.
 pub(crate) fn chat(args: &ChatArgs) -> Result<Outcome, Box<dyn Error>> {
     let interrupt = Interrupt::install()?;
-    let Some(loaded) = load(&args.model, &args.sampling, (Some(&args.draft), 1), &interrupt)? else {
+    let wish = Wish { draft: Some(&args.draft), n_checkpoints: 1, ..Wish::default() };
+    let Some(loaded) = load(&args.model, &args.sampling, wish, &interrupt)? else {
         return Ok(Outcome::Interrupted);
     };
     let system: Vec<_> = args.sampling.system.iter().map(Message::system).collect();

@@ -1,16 +1,27 @@
 //! Ctrl-C, and the system's request to end: asked for between two pieces of an answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Whether the user wants to stop. A second request, or one while nothing is made, ends the program at once.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Interrupt(Arc<Flags>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Flags {
     asked: AtomicBool,
     idle: AtomicBool,
+    told: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Flags {
+    /// Tells the one who waits for the request, once.
+    fn tell(&self) {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(tell) = told {
+            tell();
+        }
+    }
 }
 
 impl Interrupt {
@@ -22,6 +33,7 @@ impl Interrupt {
             if flags.idle.load(Ordering::Relaxed) || flags.asked.swap(true, Ordering::Relaxed) {
                 std::process::exit(130);
             }
+            flags.tell();
         })?;
         Ok(interrupt)
     }
@@ -29,6 +41,14 @@ impl Interrupt {
     /// Whether the user asked since the last [`Self::clear`].
     pub(crate) fn is_set(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
+    }
+
+    /// Calls `tell` at the first request, at once if it was made already.
+    pub(crate) fn on_ask(&self, tell: impl FnOnce() + Send + 'static) {
+        *self.0.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(tell));
+        if self.is_set() {
+            self.0.tell();
+        }
     }
 
     /// Forgets the request.

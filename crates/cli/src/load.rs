@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use forerun_decode::config::{GrammarRoom, SequenceConfig};
 use forerun_decode::text::Thinking;
 use forerun_decode::{
     BackendChoice, Decision, DiskProbe, Engine, EngineConfig, GenerationConfig, ModelSource, SamplerConfig,
@@ -24,15 +25,26 @@ pub(crate) struct Loaded {
     pub(crate) decisions: Vec<Decision>,
 }
 
-/// Opens the model, says what was decided, and reads the resident tensors; `n_checkpoints` are kept if the arguments don't
-/// say otherwise. `None` when interrupted.
+/// What a command wants of the engine beyond the arguments of all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wish<'a> {
+    pub(crate) draft: Option<&'a DraftArgs>,
+    /// Checkpoints that are kept if the arguments don't say otherwise.
+    pub(crate) n_checkpoints: usize,
+    pub(crate) sequences: SequenceConfig,
+    /// Memory for conversations without a seat.
+    pub(crate) prefix_bytes: u64,
+    pub(crate) grammars: GrammarRoom,
+}
+
+/// Opens the model, says what was decided, and reads the resident tensors. `None` when interrupted.
 pub(crate) fn load(
     model: &ModelArgs,
     sampling: &SamplingArgs,
-    (draft, n_checkpoints): (Option<&DraftArgs>, usize),
+    Wish { draft, n_checkpoints, sequences, prefix_bytes, grammars }: Wish<'_>,
     interrupt: &Interrupt,
 ) -> Result<Option<Loaded>, Box<dyn Error>> {
-    let mut config = engine_config(model)?;
+    let mut config = EngineConfig { sequences, prefix_bytes, grammars, ..engine_config(model)? };
     if let Some(draft) = draft {
         config.draft = draft.draft.clone();
         config.draft_length = draft.draft_length.0;

@@ -1,7 +1,7 @@
 //! The program `forerun`: arguments in, text out.
 //!
 //! The answer goes to stdout as it is made; thoughts, progress, decisions and errors go to stderr. Exit codes: 0 ok,
-//! 1 failure, 2 usage, 130 interrupted.
+//! 1 failure, 2 usage, 130 interrupted; `serve` leaves with 0 when it is asked to stop.
 
 mod answer;
 mod args;
@@ -22,15 +22,15 @@ mod pull;
 mod quantize;
 mod run;
 mod say;
+mod serve;
+mod settings;
 mod trace;
 mod verify;
 
 use std::error::Error;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Args, Command};
+use args::Command;
 use say::say;
 
 /// How a command ended, if not by an error.
@@ -43,10 +43,11 @@ enum Outcome {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = settings::parse();
     let result = match &args.command {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::chat(args),
+        Command::Serve(args) => serve::serve(args),
         Command::Perplexity(args) => perplexity::perplexity(args),
         Command::Imatrix(args) => imatrix::imatrix(args),
         Command::Bench(args) => bench::bench(args),

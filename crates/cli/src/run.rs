@@ -14,7 +14,7 @@ use crate::Outcome;
 use crate::answer::{Show, show, summary};
 use crate::args::{Args, RunArgs};
 use crate::interrupt::Interrupt;
-use crate::load::{Loaded, load};
+use crate::load::{Loaded, Wish, load};
 use crate::say::say;
 
 /// Answers one prompt.
@@ -25,7 +25,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome, Box<dyn Error>> {
         Args::command().error(ErrorKind::MissingRequiredArgument, words).exit();
     }
     let interrupt = Interrupt::install()?;
-    let Some(mut loaded) = load(&args.model, &args.sampling, (Some(&args.draft), 0), &interrupt)? else {
+    let wish = Wish { draft: Some(&args.draft), n_checkpoints: 0, ..Wish::default() };
+    let Some(mut loaded) = load(&args.model, &args.sampling, wish, &interrupt)? else {
         return Ok(Outcome::Interrupted);
     };
     let prompt = prompt(args, &loaded, &interrupt)?;

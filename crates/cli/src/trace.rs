@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::Outcome;
 use crate::args::TraceArgs;
 use crate::interrupt::Interrupt;
-use crate::load::{Loaded, load};
+use crate::load::{Loaded, Wish, load};
 use crate::progress::{Bar, Unit};
 use crate::say::say;
 
@@ -34,7 +34,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<Outcome, Box<dyn Error>> {
     let interrupt = Interrupt::install()?;
     let text = args.text.as_ref().map(|path| open(path)).transpose()?;
     let spool = Spool::create(&args.out, args.force)?;
-    let Some(mut loaded) = load(&args.model, &args.sampling, (None, 0), &interrupt)? else {
+    let Some(mut loaded) = load(&args.model, &args.sampling, Wish::default(), &interrupt)? else {
         return Ok(Outcome::Interrupted);
     };
     let moe = &loaded.engine.shape().moe;

@@ -12,7 +12,7 @@ fn every_architecture_is_described_and_keeps_its_budget() {
         ("qwen3next-f32.gguf", "qwen3next", vec!["delta-net", "delta-net", "delta-net", "attention"]),
         ("qwen3next-ssm_in-f32.gguf", "qwen3next", vec!["delta-net", "delta-net", "delta-net", "attention"]),
     ] {
-        let model = fixture("architectures").join(name);
+        let model = fixture(&format!("architectures/{name}"));
         let model = model.to_str().unwrap();
         let report = json(&["inspect", "--json", model]);
         assert_eq!(report["metadata"]["general.architecture"], architecture);

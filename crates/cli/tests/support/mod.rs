@@ -4,17 +4,29 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub(crate) mod hub;
+#[path = "../../../decode/tests/support/older_layout.rs"]
+pub(crate) mod older_layout;
 pub(crate) mod shards;
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// A file of the project's fixtures.
+/// A file of the project's fixtures, or the one that is made of another.
 pub(crate) fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    if !name.ends_with(older_layout::NAME) {
+        return fixtures.join(name);
+    }
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap().keep();
+        older_layout::written(&fixtures.join("architectures/qwen3next-f32.gguf"), &folder)
+    };
+    MADE.get_or_init(make).clone()
 }
 
 /// The program with `args`, ready to start.
