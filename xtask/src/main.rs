@@ -5,6 +5,8 @@
 //!
 //! Never here: anything that the program itself needs to run.
 
+mod browser;
+mod clients;
 mod error;
 mod files;
 mod fixtures;
@@ -57,6 +59,12 @@ const TASKS: &[Task] = &[
         about: "packs and unpacks a model of any size and compares every tensor; --consume needs room for two",
         run: round_trip::run,
     },
+    Task {
+        name: "browser",
+        args: "[--pictures]",
+        about: "the server's page in headless Chromium; --pictures makes those of docs anew",
+        run: browser::run,
+    },
     Task { name: "fuzz", args: "SECONDS", about: "fuzzes every target for so long", run: fuzz::run },
     Task {
         name: "loom",
@@ -69,6 +77,18 @@ const TASKS: &[Task] = &[
         args: "",
         about: "the slots' leases under an interpreter that sees undefined behaviour",
         run: |_| long::miri(),
+    },
+    Task {
+        name: "clients",
+        args: "",
+        about: "the official OpenAI and Anthropic clients against the server; needs a network once",
+        run: clients::run,
+    },
+    Task {
+        name: "schemathesis",
+        args: "",
+        about: "requests made from the server's OpenAPI document; needs a network once",
+        run: clients::schemathesis,
     },
     Task {
         name: "bench",
