@@ -172,8 +172,8 @@ pub trait Backend {
     /// accepted without `may_reject`.
     fn accept(&mut self, part: usize, n_rows: usize) -> Result<(), ComputeError>;
 
-    /// Puts the step under way aside, between two of its layers, and takes up the one that was put aside before, if any.
-    /// Changes nothing of either. A device without buffers for a second step refuses its `begin`.
+    /// Puts the step under way aside, between two of its layers; or, if one was put aside before, takes that one up again and
+    /// forgets what wasn't accepted of the one that ran meanwhile. A device without buffers for a second step refuses its `begin`.
     fn exchange(&mut self);
 
     /// Copies what can't be cut back of what was accepted (recurrent states) into `checkpoint`, in place of what it held.

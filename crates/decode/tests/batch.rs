@@ -245,3 +245,46 @@ fn seats_that_nobody_asked_for_give_way() {
         Err(error) => assert!(error.to_string().contains("budget"), "{error}"),
     }
 }
+
+/// Whoever leaves, alone or not, while somebody's prompt is put aside, leaves a seat that the next one can have at once.
+#[test]
+fn a_seat_left_while_a_prompt_waits_is_free() {
+    let context = Some(2048);
+    let endless = GenerationConfig { max_tokens: Some(300), ..GenerationConfig::default() };
+    for n_speakers in [1, 2] {
+        for n_layers in [1, 3] {
+            let base = EngineConfig { context, ..tiny() };
+            let mut batch = Batch::new(Engine::open(&of(n_speakers + 1, base)).unwrap());
+            let mut heard = Heard::default();
+            let admit = |batch: &mut Batch, i: u32, len: u32| {
+                batch.admit(prompt(i, len), &endless).unwrap().unwrap().ticket
+            };
+            let speakers: Vec<_> =
+                (0..n_speakers).map(|i| admit(&mut batch, u32::try_from(i).unwrap(), 3)).collect();
+            while heard.order.len() < 3 * n_speakers {
+                batch.advance();
+                heard.take(&mut batch);
+            }
+            let reader = admit(&mut batch, 5, 1500);
+            // The prompt's step begins; then one of those who speak runs with it aside.
+            let n_said = heard.order.len();
+            while heard.order.len() < n_said + n_speakers {
+                batch.advance();
+                heard.take(&mut batch);
+            }
+            (0..n_layers).for_each(|_| assert!(batch.advance()));
+            batch.cancel(speakers[0]);
+            while batch.n_free() == 0 {
+                batch.advance();
+                heard.take(&mut batch);
+            }
+            let next = admit(&mut batch, 7, 40);
+            while !heard.over.contains_key(&next) {
+                assert!(batch.advance());
+                heard.take(&mut batch);
+            }
+            assert_ne!(heard.over[&next].finish_reason, FinishReason::Interrupted);
+            batch.cancel(reader);
+        }
+    }
+}

@@ -41,6 +41,8 @@ async fn answer(app: &Arc<App>, mut fields: Fields) -> Result<Response, Refusal>
     let is_streamed = fields.flag("stream")?.unwrap_or(false);
     let ask = request::ask(&mut fields, facts)?;
     let head = Head::new(facts.model_id());
+    // What nobody read isn't kept while the answer is made.
+    drop(fields);
     let answer = app.answer(ask).await?;
     if is_streamed {
         let events = Events::new(head, answer.prompt_tokens());

@@ -41,7 +41,7 @@ pub(crate) struct Peer(pub(crate) IpAddr);
 pub(crate) struct App {
     pub(crate) desk: Desk,
     pub(crate) config: ServerConfig,
-    preparing: Semaphore,
+    preparing: Arc<Semaphore>,
     clients: Clients,
     guard: Guard,
 }
@@ -50,7 +50,7 @@ impl App {
     pub(crate) fn new(desk: Desk, config: ServerConfig, is_loopback: bool) -> Self {
         Self {
             desk,
-            preparing: Semaphore::new(PREPARING_MAX),
+            preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
             clients: Clients::new(config.keys.clone(), config.limits.per_minute),
             guard: Guard::new(&config, is_loopback),
             config,
@@ -75,9 +75,14 @@ impl App {
         work: impl FnOnce(&Desk) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
         let broken = |_| Refusal::new(Kind::Internal, "the prompt could not be prepared, by a fault of ours");
-        let _permit = self.preparing.acquire().await;
+        let permit = Arc::clone(&self.preparing).acquire_owned().await;
         let desk = self.desk.clone();
-        tokio::task::spawn_blocking(move || work(&desk)).await.map_err(broken)?
+        let work = move || {
+            // Held to the end of the work, also when nobody waits for it any more.
+            let _permit = permit;
+            work(&desk)
+        };
+        tokio::task::spawn_blocking(work).await.map_err(broken)?
     }
 
     /// Refuses a request for another model, if that is wished.

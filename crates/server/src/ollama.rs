@@ -67,6 +67,8 @@ async fn answer(app: &Arc<App>, mut fields: Fields, shape: Shape) -> Result<Resp
     };
     // Without a prompt a client asks for the model to be loaded, which it is.
     let Some(ask) = ask else { return Ok(Json(head.loaded()).into_response()) };
+    // What nobody read isn't kept while the answer is made.
+    drop(fields);
     let answer = app.answer(ask).await?;
     if is_streamed {
         return Ok(streaming::response(answer, Lines::new(head), app.config.limits.keep_alive));

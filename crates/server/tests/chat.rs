@@ -275,3 +275,16 @@ fn any_model_name_is_taken_unless_the_server_is_strict() {
     let (status, error) = strict.refusal(CHAT, &with(tiny, json!({"model": "gpt-4o"})));
     assert_eq!((status, error["code"].as_str()), (404, Some("model_not_found")));
 }
+
+/// Frameworks send a developer's message behind the system's; templates take one.
+#[test]
+fn several_system_messages_are_one() {
+    let server = Running::shared();
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "Answer with a number."},
+        {"role": "user", "content": "What is 27 + 45?"},
+    ]);
+    let answer = server.answer(CHAT, &with(ask(""), json!({"messages": messages})));
+    assert!(!content(&answer).is_empty());
+}

@@ -84,6 +84,9 @@ impl Backend for ToyBackend {
         let mut rows = step.rows;
         for &part in step.parts {
             let SequenceIdx(sequence) = part.sequence;
+            if self.aside.parts.iter().any(|aside| aside.part.sequence == part.sequence) {
+                return Err(ComputeError::Part { part: 0, rule: "its sequence is in the step put aside" });
+            }
             let n_sequences = self.sequences.len();
             let held = self.sequences.get(sequence);
             let mut after = held.ok_or(ComputeError::Sequence { sequence, n_sequences })?.clone();
@@ -248,6 +251,9 @@ impl Backend for ToyBackend {
     }
 
     fn exchange(&mut self) {
+        if self.aside.phase != Phase::Idle {
+            self.lane = Lane::new();
+        }
         std::mem::swap(&mut self.lane, &mut self.aside);
     }
 

@@ -101,6 +101,11 @@ impl Current {
         }
     }
 
+    /// Whether its layers run.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.phase == Phase::Begun
+    }
+
     /// Forgets the step.
     pub(super) fn abandon(&mut self) {
         self.phase = Phase::Idle;

@@ -334,6 +334,10 @@ impl<P: Products> Backend for Stack<P> {
 
     fn exchange(&mut self) {
         let Self { scratch, step, wanted, tapped, aside, .. } = self;
+        if aside.step.is_under_way() {
+            // Whoever takes a step up is done with the one that ran meanwhile, accepted or not.
+            step.abandon();
+        }
         mem::swap(scratch, &mut aside.scratch);
         mem::swap(step, &mut aside.step);
         mem::swap(wanted, &mut aside.wanted);

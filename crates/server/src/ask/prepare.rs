@@ -144,7 +144,10 @@ fn template(facts: &Facts) -> Result<&ChatTemplate, Refusal> {
 fn check_size(conversation: &Conversation, facts: &Facts) -> Result<(), Refusal> {
     let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let messages = conversation.messages.iter();
-    let bytes: usize = messages.map(|m| length(&m.content) + length(&m.reasoning_content)).sum();
+    let calls = |m: &Message| -> usize {
+        m.tool_calls.iter().flatten().map(|call| call.function.arguments.to_string().len()).sum()
+    };
+    let bytes: usize = messages.map(|m| length(&m.content) + length(&m.reasoning_content) + calls(m)).sum();
     check_bytes(bytes, facts)
 }
 

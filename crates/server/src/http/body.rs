@@ -28,6 +28,9 @@ impl FromRequest<Arc<App>> for Object {
     }
 }
 
+/// Most values of a body.
+const VALUES_MAX: usize = 1 << 20;
+
 async fn read(request: Request, limits: &Limits) -> Result<Fields, Refusal> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -42,6 +45,7 @@ async fn read(request: Request, limits: &Limits) -> Result<Fields, Refusal> {
     if bytes.trim_ascii().is_empty() {
         return Err(Refusal::new(Kind::Invalid, "the request has no body; it must be a JSON object"));
     }
+    check_values(&bytes)?;
     let value: Value = serde_json::from_slice(&bytes)
         .map_err(|error| Refusal::new(Kind::Invalid, format!("the request is not JSON: {error}")))?;
     Fields::of(value, "")
@@ -53,6 +57,16 @@ async fn bytes(body: Body, limits: &Limits) -> Result<Vec<u8>, Refusal> {
         Err(error) if error.is::<LengthLimitError>() => Err(too_large(limits)),
         Err(error) => Err(Refusal::new(Kind::Invalid, format!("the request's body can't be read: {error}"))),
     }
+}
+
+/// Refuses a body of so many values that they would take far more memory than its bytes: about 72 each.
+fn check_values(bytes: &[u8]) -> Result<(), Refusal> {
+    let n_values = bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
+    if n_values <= VALUES_MAX {
+        return Ok(());
+    }
+    let words = format!("the request's body has more than {VALUES_MAX} values, or commas and brackets");
+    Err(Refusal::new(Kind::TooLarge, words))
 }
 
 fn too_large(limits: &Limits) -> Refusal {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::chat_answer::{Chunks, whole};
 use super::settings::{Settings, StreamOptions, TOP_LOGPROBS_MAX};
 use super::{Head, messages};
-use crate::ask::{Ask, Conversation, Prompt, ToolChoice};
+use crate::ask::{Ask, Conversation, Prompt, ToolChoice, join_systems};
 use crate::desk::Facts;
 use crate::fields::Fields;
 use crate::http::body::Object;
@@ -43,6 +43,8 @@ async fn answer(app: &Arc<App>, mut fields: Fields) -> Result<Response, Refusal>
     let (ask, stream) = parse(&mut fields, facts)?;
     let head = Head::new("chatcmpl", facts.model_id());
     let has_logprobs = ask.logprobs.is_some();
+    // What nobody read isn't kept while the answer is made.
+    drop(fields);
     let answer = app.answer(ask).await?;
     let tokenizer = &facts.tokenizer;
     match stream {
@@ -76,6 +78,7 @@ pub(super) fn conversation(fields: &mut Fields, facts: &Facts) -> Result<Convers
             if let Some(system) = defaults.system.as_ref().filter(|_| !brings_own) {
                 messages.insert(0, Message::system(system));
             }
+            join_systems(&mut messages);
             let (tools, choice) = tools(fields)?;
             let is_single_call = fields.flag("parallel_tool_calls")? == Some(false);
             Ok(Conversation { messages, tools, choice, is_single_call, thinking: thinking(fields, facts)? })

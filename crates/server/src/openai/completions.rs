@@ -41,6 +41,8 @@ async fn answer(app: &Arc<App>, mut fields: Fields) -> Result<Response, Refusal>
     let (ask, stream) = parse(&mut fields, facts)?;
     let head = Head::new("cmpl", facts.model_id());
     let (n, has_logprobs) = (ask.n as usize, ask.logprobs.is_some());
+    // What nobody read isn't kept while the answer is made.
+    drop(fields);
     let answer = app.answer(ask).await?;
     let tokenizer = &facts.tokenizer;
     match stream {

@@ -33,6 +33,8 @@ async fn answer(app: &Arc<App>, mut fields: Fields) -> Result<Response, Refusal>
     let echo = request::echo(&mut fields)?;
     let ask = request::ask(&mut fields, facts)?;
     let object = object::ResponseObject::new(facts.model_id(), &ask, echo);
+    // What nobody read isn't kept while the answer is made.
+    drop(fields);
     let answer = app.answer(ask).await?;
     if is_streamed {
         return Ok(streaming::response(answer, Events::new(object), app.config.limits.keep_alive));

@@ -100,7 +100,7 @@ pub(crate) fn sampler(fields: &mut Fields, facts: &Facts) -> Result<SamplerConfi
     let repetition = fields.number("repetition_penalty")?;
     let repetition = repetition.or(fields.number("repeat_penalty")?);
     let top_p = fields.number("top_p")?;
-    let seed = match fields.integer("seed")? {
+    let seed = match fields.integer("seed")?.filter(|seed| *seed != ANY_SEED) {
         Some(seed) => Some(
             as_seed(seed)
                 .ok_or_else(|| Refusal::invalid("seed", format!("`seed` is {seed}; it must fit 64 bits")))?,
@@ -119,6 +119,9 @@ pub(crate) fn sampler(fields: &mut Fields, facts: &Facts) -> Result<SamplerConfi
         seed: seed.unwrap_or_else(crate::chance::random),
     })
 }
+
+/// What clients send for another seed each time.
+const ANY_SEED: i128 = -1;
 
 /// Any integer of 64 bits, signed or not.
 #[expect(clippy::cast_sign_loss, reason = "a negative seed is as good as its bits")]

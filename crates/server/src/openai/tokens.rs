@@ -23,10 +23,8 @@ pub(super) async fn tokenize(State(app): State<Arc<App>>, Object(fields): Object
 }
 
 pub(super) async fn detokenize(State(app): State<Arc<App>>, Object(fields): Object) -> Response {
-    match text(fields, app.desk.facts()) {
-        Ok(text) => Json(text).into_response(),
-        Err(refusal) => error::response(&refusal, "/detokenize"),
-    }
+    let answer = app.prepared(move |desk| text(fields, desk.facts())).await;
+    answer.map_or_else(|refusal| error::response(&refusal, "/detokenize"), |text| Json(text).into_response())
 }
 
 /// The tokens of a text (`content`, or `prompt`), or of a chat's whole prompt (`messages`).
@@ -76,6 +74,10 @@ fn text(mut fields: Fields, facts: &Facts) -> Result<Value, Refusal> {
     let Value::Array(list) = list else {
         return Err(fields.wrong("tokens", "a list of tokens", &list));
     };
+    if list.len() > facts.context {
+        let words = format!("`tokens` has {} tokens; at most {} are taken", list.len(), facts.context);
+        return Err(Refusal::new(Kind::TooLarge, words));
+    }
     let token = |(index, value)| token(value, facts.n_vocab, &format!("tokens[{index}]"));
     let tokens: Vec<_> = list.iter().enumerate().map(token).collect::<Result<_, _>>()?;
     let text = facts.tokenizer.decode(&tokens);
