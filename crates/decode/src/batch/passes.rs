@@ -64,16 +64,17 @@ impl Batch {
 
     /// Whether a step that makes tokens is to run now.
     pub(super) fn is_due(&self) -> bool {
-        let waits = |(i, seat): (usize, &Seat)| seat.speaks() && !self.is_reading(i);
-        if !self.seats.iter().enumerate().any(waits) {
+        if self.speakers().next().is_none() {
             return false;
         }
         let wait = Nanos(LONG_TO_SHORT * self.pace.short_time.0).min(LONG_MAX);
         self.engine.clock().now() - self.pace.short_ended >= wait
     }
 
-    fn is_reading(&self, seat: usize) -> bool {
-        self.long.as_ref().is_some_and(|pass| pass.has(seat))
+    /// Seats that want a token read and are in no long step.
+    fn speakers(&self) -> impl Iterator<Item = usize> {
+        let reads = |i| self.long.as_ref().is_some_and(|pass| pass.has(i));
+        (0..self.seats.len()).filter(move |&i| self.seats[i].speaks() && !reads(i))
     }
 
     /// Begins the step that is next; `false` when there is nothing to do.
@@ -83,7 +84,7 @@ impl Batch {
         }
         let is_long = self.long.is_some();
         let reads = self.seats.iter().any(|seat| seat.reads());
-        let speaks = (0..self.seats.len()).any(|i| self.seats[i].speaks() && !self.is_reading(i));
+        let speaks = self.speakers().next().is_some();
         if speaks && (is_long || !reads || self.is_due()) {
             self.begin_short();
         } else if reads && !is_long {
@@ -105,8 +106,7 @@ impl Batch {
     }
 
     fn begin_short(&mut self) {
-        let members = (0..self.seats.len()).filter(|&i| self.seats[i].speaks() && !self.is_reading(i));
-        let members: Vec<usize> = members.collect();
+        let members: Vec<usize> = self.speakers().collect();
         // With several, each expert that is read serves more than one row as it is, and logits have so many rows of room.
         let drafts = members.len() == 1;
         self.start_short(members, drafts);
