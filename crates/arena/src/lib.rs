@@ -6,12 +6,13 @@
 //! several reads fill disjoint parts of a slot at once, each through its [`Window`]. A [`ReadLease`] may also be of shared
 //! bytes that lie elsewhere, so that whoever computes needn't know where they do.
 //!
-//! Never here: what a slot holds, which slot to use next, files, threads.
+//! Never here: what a slot holds, which slot to use next, files, threads of its own.
 
 pub mod error;
 mod lease;
 mod memory;
 mod sync;
+pub mod threads;
 mod window;
 
 pub use error::ArenaError;

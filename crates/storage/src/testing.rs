@@ -18,6 +18,19 @@ pub(crate) fn temporary(contents: &[Bytes]) -> FileSet {
     FileSet::new(files.collect())
 }
 
+/// The contents as files with names, in a folder that goes with the first of the pair: some systems open a file once more by
+/// its name only.
+pub(crate) fn named(contents: &[Bytes]) -> (tempfile::TempDir, FileSet) {
+    let folder = tempfile::tempdir().unwrap();
+    let files = contents.iter().enumerate().map(|(i, bytes)| {
+        let path = folder.path().join(format!("named-{i}"));
+        std::fs::write(&path, bytes).unwrap();
+        DataFile::open(&path).unwrap()
+    });
+    let files = FileSet::new(files.collect());
+    (folder, files)
+}
+
 /// The contents as files in memory.
 pub(crate) fn in_memory(contents: &[Bytes]) -> FileSet {
     let name = Path::new("memory");

@@ -49,7 +49,10 @@ pub(super) fn is_crowded(_: usize) -> bool {
 /// A new thread.
 #[cfg(not(loom))]
 pub(super) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(run)
+    std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(|| {
+        forerun_arena::threads::somebody_waits();
+        run();
+    })
 }
 
 /// A new thread.

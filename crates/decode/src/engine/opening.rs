@@ -16,7 +16,7 @@ use crate::config::{DraftChoice, EngineConfig, GrammarRoom};
 use crate::grammar::{Grammar, GrammarFactory};
 use crate::input_sums::InputSums;
 use crate::io::{self, Io};
-use crate::memory_plan::{DraftInput, MemoryPlan, PlanInput};
+use crate::memory_plan::{DraftInput, GrammarInput, MemoryPlan, PlanInput};
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer};
 
@@ -131,14 +131,16 @@ impl Opening {
         }
     }
 
-    /// Bytes of what compiles grammars for the vocabulary, and of a large one.
-    fn grammar_bytes(&self, config: &EngineConfig) -> u64 {
+    /// What compiles grammars for the vocabulary, a large one that is compiled, and one that is followed.
+    fn grammars(&self, config: &EngineConfig) -> GrammarInput {
         let vocabulary = self.tokenizer.vocabulary();
         match config.grammars {
-            GrammarRoom::Off => 0,
-            GrammarRoom::Auto | GrammarRoom::On => {
-                GrammarFactory::bytes_of(vocabulary.len(), vocabulary.text_bytes()) + Grammar::BYTES_MAX
-            }
+            GrammarRoom::Off => GrammarInput::default(),
+            GrammarRoom::Auto | GrammarRoom::On => GrammarInput {
+                shared_bytes: GrammarFactory::bytes_of(vocabulary.len(), vocabulary.text_bytes())
+                    + Grammar::COMPILED_BYTES_MAX,
+                live_bytes: Grammar::LIVE_BYTES_MAX,
+            },
         }
     }
 
@@ -147,8 +149,8 @@ impl Opening {
     fn grammars_lose(&self, config: &EngineConfig) -> bool {
         let input = PlanInput { draft: DraftInput::default(), n_sequences: 1, ..self.plan_input(config) };
         let Ok(with) = MemoryPlan::new(&input) else { return true };
-        let without =
-            MemoryPlan::new(&PlanInput { grammar_bytes: 0, ..input }).map_or(0, |plan| plan.n_slots);
+        let without = MemoryPlan::new(&PlanInput { grammars: GrammarInput::default(), ..input })
+            .map_or(0, |plan| plan.n_slots);
         let is_tight = with.mapped == 0 && with.n_slots < with.n_experts;
         is_tight && (with.n_slots as f64) < (1.0 - SLOTS_FOR_GRAMMARS_MAX) * without as f64
     }
@@ -198,7 +200,8 @@ impl Opening {
             n_checkpoints: config.checkpoints.n_max,
             n_sequences: config.sequences.n.get(),
             prefix_bytes: config.prefix_bytes,
-            grammar_bytes: self.grammar_bytes(config),
+            grammars: self.grammars(config),
+            server_bytes: config.server_bytes,
             sums_bytes: config.collects.map_or(0, |collect| InputSums::bytes(&self.shape, collect)),
         }
     }

@@ -20,6 +20,7 @@ use forerun_storage::{
 
 use super::{PAGE_BYTES, TokenTraffic};
 use crate::DecodeError;
+use crate::commit;
 use crate::config::{BackendChoice, EngineConfig, ModelSource, PredictorChoice};
 use crate::heap;
 use crate::input_sums::SharedSums;
@@ -293,12 +294,13 @@ fn affordable(input: PlanInput<'_>, decisions: &mut Vec<Decision>) -> Result<Mem
     MemoryPlan::new(&PlanInput { budget_bytes: Some(ceiling), ..input })
 }
 
-/// Memory that the system, and a control group around this process, have to give.
+/// Memory that the system, a control group around this process, and a limit on what it commits, have to give.
 fn available_bytes() -> Option<u64> {
     let mut system = sysinfo::System::new().ok()?;
     system.refresh_memory();
     let free = system.available_memory();
     let free = system.cgroup_limits().map_or(free, |limits| free.min(limits.free_memory));
+    let free = commit::left_bytes().map_or(free, |left| free.min(left));
     (free > 0).then_some(free)
 }
 

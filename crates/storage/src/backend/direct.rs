@@ -1,4 +1,5 @@
-//! Files opened so that reads go past the system's page cache: `O_DIRECT` on Linux, `F_NOCACHE` on macOS.
+//! Files opened so that reads go past the system's page cache: `O_DIRECT` on Linux, `F_NOCACHE` on macOS,
+//! `FILE_FLAG_NO_BUFFERING` on Windows.
 //!
 //! Direct reads cost a fraction of the CPU of cached ones and leave the memory of others alone, but not every file
 //! system takes them, some take them only in larger blocks than others, and some accept them when a file is opened and
@@ -30,7 +31,7 @@ struct Opened {
     direct: File,
     /// The same file, read through the page cache when the system changes its mind.
     cached: DataFile,
-    refused: AtomicBool,
+    refused: Arc<AtomicBool>,
 }
 
 impl DirectFiles {
@@ -44,10 +45,28 @@ impl DirectFiles {
             let (direct, block_bytes) =
                 open(file).map_err(|why| format!("{}: {why}", file.path.display()))?;
             align_bytes = align_bytes.max(block_bytes);
-            Ok(Opened { direct, cached: file.clone(), refused: AtomicBool::new(false) })
+            Ok(Opened { direct, cached: file.clone(), refused: Arc::default() })
         });
         let files = opened.collect::<Result<_, String>>()?;
         Ok(Self { files, align_bytes, note: Arc::default() })
+    }
+
+    /// The same for another thread. Windows lets the reads of one handle wait for each other, so there it has handles of its own.
+    ///
+    /// # Errors
+    /// When a file can't be opened once more.
+    pub(crate) fn for_another_thread(&self) -> io::Result<Self> {
+        if !cfg!(windows) {
+            return Ok(self.clone());
+        }
+        let files = self.files.iter().map(|file| {
+            let Content::File(content) = &file.cached.content else {
+                return Err(io::ErrorKind::NotFound.into());
+            };
+            let direct = reopen(&file.cached, content)?;
+            Ok(Opened { direct, cached: file.cached.clone(), refused: Arc::clone(&file.refused) })
+        });
+        Ok(Self { files: files.collect::<io::Result<_>>()?, ..self.clone() })
     }
 
     /// The block that suits every file.
@@ -149,7 +168,19 @@ fn reopen(file: &DataFile, content: &File) -> io::Result<File> {
     Ok(again)
 }
 
-#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+/// The same file once more, past the system's cache; by its path, if it is still the one there.
+#[cfg(windows)]
+fn reopen(file: &DataFile, content: &File) -> io::Result<File> {
+    use std::os::windows::fs::OpenOptionsExt;
+    /// `FILE_FLAG_NO_BUFFERING`: offsets, lengths and memory must be whole sectors.
+    const NO_BUFFERING: u32 = 0x2000_0000;
+    let again = File::options().read(true).custom_flags(NO_BUFFERING).open(&file.path)?;
+    let same = same_file::Handle::from_file(again.try_clone()?)?
+        == same_file::Handle::from_file(content.try_clone()?)?;
+    if same { Ok(again) } else { Err(io::Error::other("another file is at its path by now")) }
+}
+
+#[cfg(not(any(target_os = "linux", target_vendor = "apple", windows)))]
 fn reopen(_file: &DataFile, _content: &File) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "there are none on this system"))
 }
@@ -175,7 +206,7 @@ pub(crate) fn read_vectored_at(
     first.map_or(Ok(0), |buffer| std::os::windows::fs::FileExt::seek_read(file, buffer, offset_bytes))
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use bytes::Bytes;
 
@@ -206,7 +237,8 @@ mod tests {
     #[test]
     fn a_read_that_is_refused_later_comes_from_the_page_cache() {
         let bytes: Vec<u8> = (0..9_000_u32).map(|i| i.to_le_bytes()[0]).collect();
-        let Ok(files) = DirectFiles::open(&testing::temporary(&[bytes.clone().into()])) else {
+        let (_folder, files) = testing::named(&[bytes.clone().into()]);
+        let Ok(files) = DirectFiles::open(&files) else {
             eprintln!("skipped: no direct reads of temporary files");
             return;
         };
@@ -218,7 +250,25 @@ mod tests {
         assert!(n == 1000 || !refused, "{n} bytes came from the page cache");
     }
 
+    /// What a thread of its own reads, and what it is told of refusals, is what the others read and are told.
+    #[test]
+    fn another_thread_reads_the_same_files() {
+        let (_folder, files) = testing::named(&[vec![5; 8192].into()]);
+        let Ok(files) = DirectFiles::open(&files) else {
+            eprintln!("skipped: no direct reads of temporary files");
+            return;
+        };
+        let theirs = files.for_another_thread().unwrap();
+        let arena = Arena::new(1, 8192).unwrap();
+        let mut window = arena.try_write(SlotIdx(0)).unwrap().window(0..4096);
+        let n = theirs.read_at(0, &mut [IoSliceMut::new(window.bytes_mut())], 4096).unwrap();
+        assert_eq!(window.bytes_mut()[..n], [5; 4096]);
+        theirs.files[0].refused.store(true, Ordering::Relaxed);
+        assert!(files.was_refused());
+    }
+
     /// Such a file system either takes direct reads or says why not; both are fine, a wrong byte isn't.
+    #[cfg(target_os = "linux")]
     #[test]
     fn a_file_system_in_memory_works_or_is_refused_in_words() {
         let Ok(mut file) = tempfile::tempfile_in("/dev/shm") else { return };

@@ -47,7 +47,10 @@ impl Pool {
         for (name, work) in workers {
             let (queue, sender) = (Arc::clone(&pool.queue), sender.clone());
             let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES);
-            pool.workers.push(thread.spawn(move || work(&queue, &sender))?);
+            pool.workers.push(thread.spawn(move || {
+                forerun_arena::threads::somebody_waits();
+                work(&queue, &sender);
+            })?);
         }
         Ok(pool)
     }

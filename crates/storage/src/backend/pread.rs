@@ -48,6 +48,14 @@ impl Way {
         }
     }
 
+    /// The same for another thread.
+    fn for_another_thread(&self) -> io::Result<Self> {
+        match self {
+            Self::Cached(files) => Ok(Self::Cached(files.clone())),
+            Self::Direct(files) => files.for_another_thread().map(Self::Direct),
+        }
+    }
+
     fn align_bytes(&self) -> u32 {
         match self {
             Self::Cached(_) => 1,
@@ -96,12 +104,12 @@ impl PreadBackend {
     ) -> Result<Self, OpenError> {
         assert!(config.n_threads > 0 && config.depth > 0, "{config:?} can't read anything");
         let limits = Limits { depth: config.depth, align_bytes: way.align_bytes() };
-        let workers = (0..config.n_threads).map(|i| {
-            let way = way.clone();
+        let refused = |source| OpenError::Io { doing: "start a reader of", path: files.path(0), source };
+        let ways = (0..config.n_threads).map(|_| way.for_another_thread()).collect::<io::Result<Vec<_>>>();
+        let workers = ways.map_err(refused)?.into_iter().enumerate().map(|(i, way)| {
             let work = move |queue: &Queue, done: &SyncSender<Completed>| work(&way, queue, done);
             (format!("read-{i}"), work)
         });
-        let refused = |source| OpenError::Io { doing: "start a reader of", path: files.path(0), source };
         Pool::start(limits, clock, workers).map(Self).map_err(refused)
     }
 }
@@ -154,13 +162,16 @@ mod tests {
 
     #[test]
     fn direct_pread_conforms_where_the_file_system_takes_it() {
-        if let Err(why) = DirectFiles::open(&testing::temporary(&["x".into()])) {
+        let (_folder, files) = testing::named(&["x".into()]);
+        if let Err(why) = DirectFiles::open(&files) {
             eprintln!("skipped: {why}");
             return;
         }
+        let mut folders = Vec::new();
         for (n_threads, depth) in [(1, 1), (3, 2), (4, 16)] {
             conformance::check(|files| {
-                let files = testing::temporary(files);
+                let (folder, files) = testing::named(files);
+                folders.push(folder);
                 let direct = DirectFiles::open(&files).unwrap();
                 let config = PreadConfig { n_threads, depth };
                 PreadBackend::direct(&files, direct, config, Arc::new(SystemClock::new())).unwrap()
