@@ -195,6 +195,8 @@ pub struct EngineConfig {
     pub prefix_bytes: u64,
     /// Whether answers may have to keep to grammars.
     pub grammars: GrammarRoom,
+    /// Bytes that a server around the engine takes.
+    pub server_bytes: u64,
     /// Whose inputs are added up while steps run; `None`: nobody's.
     pub collects: Option<Collect>,
 }
@@ -233,6 +235,7 @@ impl EngineConfig {
             checkpoints: CheckpointConfig::default(),
             prefix_bytes: 0,
             grammars: GrammarRoom::Off,
+            server_bytes: 0,
             collects: None,
         }
     }

@@ -19,6 +19,7 @@ mod finite;
 mod guide;
 mod lark;
 mod lexicon;
+mod matcher;
 mod schema;
 mod thoughts;
 mod tools;
@@ -50,6 +51,13 @@ pub enum GrammarSpec {
     Lark(String),
     /// Calls of tools, and nothing else.
     ToolCalls(ToolCallSpec),
+    /// Either a text of a form, which is a schema, any JSON object or a regular expression, or calls of tools.
+    FormOrCalls {
+        /// What a text must look like.
+        form: Box<GrammarSpec>,
+        /// Calls that may stand in its place.
+        calls: ToolCallSpec,
+    },
 }
 
 /// Where in an answer its grammar begins.

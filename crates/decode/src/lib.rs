@@ -12,6 +12,7 @@
 pub mod batch;
 pub mod bench;
 pub mod calibration;
+mod commit;
 pub mod config;
 pub mod divergence;
 pub mod draft;

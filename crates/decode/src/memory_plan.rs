@@ -3,6 +3,7 @@
 //! Every allocation that grows with the model or the context has a line here. What is left after the fixed lines
 //! becomes slots.
 
+mod input;
 mod sizes;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use forerun_scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, RouterAhead, Scheduler};
 use forerun_storage::Lendable;
 
 use crate::DecodeError;
+pub use input::{DraftInput, GrammarInput};
 pub use sizes::{bytes_text, parse_bytes};
 
 /// Memory of the process that grows with neither model nor context: the C library, stacks of a few threads, the
@@ -45,8 +47,8 @@ const TEXT_COPIES: usize = 8;
 const THREAD_BYTES: u64 = 40 << 10;
 
 /// Lines that aren't shown when they are empty.
-const LEFT_OUT: [&str; 6] =
-    ["mapped experts", "sums of inputs", "checkpoints", "prefixes", "grammars", "drafter"];
+const LEFT_OUT: [&str; 7] =
+    ["mapped experts", "sums of inputs", "checkpoints", "prefixes", "grammars", "server", "drafter"];
 
 /// How many experts stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,19 +100,10 @@ pub struct PlanInput<'a> {
     pub n_sequences: usize,
     /// Bytes for conversations that are kept without a sequence of their own.
     pub prefix_bytes: u64,
-    /// Bytes of grammars that answers keep to.
-    pub grammar_bytes: u64,
-}
-
-/// What drafts take; the default is nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DraftInput {
-    /// Bytes of the drafter itself: weights, caches, buffers.
-    pub bytes: u64,
-    /// Values that are tapped of each row of a step.
-    pub tapped: usize,
-    /// Most rows of a step that verifies a draft.
-    pub rows: usize,
+    /// What grammars take.
+    pub grammars: GrammarInput,
+    /// Bytes of a server around the engine.
+    pub server_bytes: u64,
 }
 
 /// Where the memory goes. All sizes in bytes.
@@ -130,6 +123,8 @@ pub struct MemoryPlan {
     pub prefixes: u64,
     /// Grammars that answers keep to.
     pub grammars: u64,
+    /// Connections and requests of a server.
+    pub server: u64,
     /// The drafter, and what it is shown.
     pub drafter: u64,
     /// Buffers of a step, and logits.
@@ -259,7 +254,8 @@ impl MemoryPlan {
             state: stack.state,
             checkpoints: (input.n_checkpoints as u64 * n).saturating_mul(Checkpoint::bytes(input.shape)),
             prefixes: input.prefix_bytes,
-            grammars: input.grammar_bytes,
+            grammars: input.grammars.shared_bytes + input.grammars.live_bytes.saturating_mul(n),
+            server: input.server_bytes,
             // What is tapped is gathered by the backend, then handed over as a whole.
             drafter: input.draft.bytes.saturating_mul(n)
                 + (2 * 4 * input.draft.tapped * (rows_max + aside_rows)) as u64,
@@ -336,7 +332,7 @@ impl MemoryPlan {
     }
 
     /// Name and bytes of every line.
-    pub fn lines(&self) -> [(&'static str, u64); 17] {
+    pub fn lines(&self) -> [(&'static str, u64); 18] {
         [
             ("dense weights", self.dense),
             ("KV cache", self.kv),
@@ -344,6 +340,7 @@ impl MemoryPlan {
             ("checkpoints", self.checkpoints),
             ("prefixes", self.prefixes),
             ("grammars", self.grammars),
+            ("server", self.server),
             ("drafter", self.drafter),
             ("scratch", self.scratch),
             ("vocabulary and header", self.text),

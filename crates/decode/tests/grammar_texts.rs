@@ -5,9 +5,9 @@
 mod grammar_common;
 mod text_common;
 
-use forerun_decode::sampler::{Draw, History};
+use forerun_decode::sampler::{Draw, History, SamplerError};
 use forerun_decode::text::{CallFormat, ToolCalls, ToolEvent};
-use forerun_decode::{GrammarBegin, GrammarSpec, ToolCallSpec};
+use forerun_decode::{GrammarBegin, GrammarError, GrammarSpec, ToolCallSpec};
 use forerun_model::TokenId;
 use grammar_common::{Writer, is_valid};
 use serde_json::{Value, json};
@@ -71,6 +71,7 @@ fn malformed_lark_is_an_error() {
         "start[temperature=0.5]: \"a\"",
         "start[max_tokens=3]: /.*/",
         "start[stop=\"x\"]: /.*/",
+        "start[capture]: /.*/",
         "start::_[temperature=0.5]: \"a\"",
         "%import nothing.here\nstart: \"a\"",
         "start: \"\u{0}\"",
@@ -296,6 +297,70 @@ fn calls_under_a_grammar_are_read_and_valid() {
             assert!(n_ended > 12, "{n_ended}, {format:?}");
         }
     }
+}
+
+/// A text of the form, or calls: both come, and nothing else does.
+#[test]
+fn a_form_or_calls() {
+    let writer = Writer::pico();
+    let number = json!({ "type": "integer", "minimum": 10, "maximum": 99 });
+    let two = |text: &str| text.len() == 2 && text.parse::<u32>().is_ok();
+    for form in [schema(number), GrammarSpec::Regex("[1-9][0-9]".to_owned())] {
+        for format in [CallFormat::Tagged, CallFormat::Json] {
+            let calls = ToolCallSpec { tools: tools(), format, several: true };
+            let spec = GrammarSpec::FormOrCalls { form: Box::new(form.clone()), calls };
+            let grammar = writer.factory.compile(&spec).unwrap();
+            let (mut n_texts, mut n_calls) = (0, 0);
+            for seed in 0..60 {
+                let answer = writer.write(&grammar, seed);
+                let mut reader = ToolCalls::new(&tools());
+                let mut events = Vec::new();
+                reader.push(&answer.text, &mut events);
+                reader.finish(&mut events);
+                if answer.is_ended && reader.n_calls() == 0 {
+                    assert!(two(&answer.text), "{form:?}, seed {seed}: {:?}", answer.text);
+                    n_texts += 1;
+                } else if answer.is_ended {
+                    let is_text = |event: &ToolEvent| matches!(event, ToolEvent::Content(_));
+                    assert!(!events.iter().any(is_text), "{form:?}, seed {seed}: {:?}", answer.text);
+                    n_calls += 1;
+                }
+            }
+            assert!(n_texts > 0 && n_calls > 0, "{form:?}, {format:?}: {n_texts} texts, {n_calls} calls");
+        }
+    }
+    let calls = || ToolCallSpec { tools: tools(), format: CallFormat::Json, several: true };
+    let impossible = Box::new(schema(json!({ "type": "integer", "minimum": 3, "maximum": 2 })));
+    refused(&writer, &GrammarSpec::FormOrCalls { form: impossible, calls: calls() });
+    let lark = Box::new(GrammarSpec::Lark("start: \"a\"".to_owned()));
+    assert_eq!(
+        refused(&writer, &GrammarSpec::FormOrCalls { form: lark, calls: calls() }),
+        "the Lark grammar can't be used: it can't stand beside calls of tools; a schema or a regular expression can"
+    );
+}
+
+/// An answer whose lexer has too much to do ends, and no other of the same grammar does.
+#[test]
+fn a_runaway_is_one_answers_own() {
+    let writer = Writer::pico();
+    let costly = GrammarSpec::Regex(r".*(ab|bc|cd|de).{20,60}(x|y)\w{30}".to_owned());
+    let grammar = writer.factory.compile(&costly).unwrap();
+    let before = writer.write(&grammar, 1);
+    let mut sampler = writer.sampler(&grammar, 2);
+    let mut history = History::default();
+    // All tokens are alike to it, so it goes everywhere.
+    let mut logits = vec![0.0; writer.logits().len()];
+    let ends = writer.tokenizer.vocabulary().end_ids();
+    ends.iter().for_each(|end| logits[end.idx()] = -20.0);
+    let broken = (0..5000).find_map(|position| {
+        let drawn = sampler.sample(&logits, &history, Draw { choice: 0, position });
+        drawn.map(|token| history.push(token)).err()
+    });
+    let broken = broken.unwrap();
+    assert!(matches!(broken, SamplerError::Grammar(GrammarError::Runaway { .. })), "{broken}");
+    let draw = Draw { choice: 0, position: 0 };
+    assert_eq!(sampler.sample(&logits, &History::default(), draw), Err(broken), "it is final");
+    assert_eq!(writer.write(&grammar, 1).tokens, before.tokens);
 }
 
 #[test]

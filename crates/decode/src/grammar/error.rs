@@ -104,3 +104,13 @@ pub enum GrammarError {
         reason: String,
     },
 }
+
+impl GrammarError {
+    /// What shows before there is an answer is wrong with the grammar.
+    pub(super) fn at_once(self, kind: &'static str) -> Self {
+        match self {
+            Self::Runaway { reason } => Self::Refused { kind, reason },
+            other => other,
+        }
+    }
+}

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use forerun_model::TokenId;
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
-use llguidance::{Matcher, ParserFactory, panic_utils};
+use llguidance::{ParserFactory, panic_utils};
 use serde_json::Value;
 
 use super::lexicon::Lexicon;
+use super::matcher::Matcher;
 use super::{
     EXPRESSION_BYTES_MAX, GRAMMAR_BYTES_MAX, GrammarBegin, GrammarError, GrammarSpec, lark, schema, tools,
 };
@@ -52,7 +54,8 @@ impl fmt::Debug for GrammarFactory {
 #[derive(Clone)]
 pub struct Grammar {
     pub(super) shared: GrammarFactory,
-    pub(super) matcher: Matcher,
+    /// What each answer takes a copy of.
+    pub(super) matcher: Arc<Matcher>,
     pub(super) begin: GrammarBegin,
 }
 
@@ -69,9 +72,12 @@ impl Grammar {
         Self { begin, ..self }
     }
 
-    /// Most bytes of memory that compiling and following one takes, to be kept free for each: what the costliest grammars
-    /// that are taken were measured with.
-    pub const BYTES_MAX: u64 = 64 << 20;
+    /// Most bytes of memory that compiling one takes, which it doesn't exceed once it is compiled: the costliest grammars that
+    /// are taken were measured.
+    pub const COMPILED_BYTES_MAX: u64 = 64 << 20;
+
+    /// Most bytes of memory that following one takes, for each answer that does.
+    pub const LIVE_BYTES_MAX: u64 = 22 << 20;
 
     /// Tokens of the vocabulary that it was compiled for.
     pub fn n_vocab(&self) -> usize {
@@ -128,18 +134,24 @@ impl GrammarFactory {
     /// [`GrammarError`] names what can't be read or isn't enforced.
     pub fn compile(&self, spec: &GrammarSpec) -> Result<Grammar, GrammarError> {
         check_size(spec)?;
+        if let GrammarSpec::FormOrCalls { form, .. } = spec {
+            // A form that no text has would leave nothing but calls.
+            self.compile(form)?;
+        }
+        let is_special = |marker: &str| self.lexicon().is_special(marker);
         on_deep_stack(|| {
             let top = match spec {
-                GrammarSpec::JsonSchema(schema) => schema::grammar(schema)?,
-                GrammarSpec::JsonObject => schema::any_object(),
+                GrammarSpec::JsonSchema(schema) => {
+                    TopLevelGrammar::from_json_schema(schema::checked(schema)?)
+                }
+                GrammarSpec::JsonObject => TopLevelGrammar::from_json_schema(schema::any_object()),
                 GrammarSpec::Regex(regex) => TopLevelGrammar::from_regex(regex),
                 GrammarSpec::Lark(text) => {
                     lark::check(text)?;
                     TopLevelGrammar::from_lark(text.clone())
                 }
-                GrammarSpec::ToolCalls(spec) => {
-                    tools::grammar(spec, &|marker| self.lexicon().is_special(marker))?
-                }
+                GrammarSpec::ToolCalls(calls) => tools::grammar(None, calls, &is_special)?,
+                GrammarSpec::FormOrCalls { form, calls } => tools::grammar(Some(form), calls, &is_special)?,
             };
             self.build(spec.kind(), top)
         })
@@ -149,27 +161,29 @@ impl GrammarFactory {
     fn build(&self, kind: &'static str, top: TopLevelGrammar) -> Result<Grammar, GrammarError> {
         let refused = |error: &dyn fmt::Display| GrammarError::Refused { kind, reason: reason(error) };
         let parser = self.shared.parsers.create_parser_from_init_default(GrammarInit::Serialized(top));
-        let mut matcher = Matcher::new(Ok(parser.map_err(|error| refused(&error))?));
-        if let Some(warning) = matcher.grammar_warnings().first() {
-            return Err(refused(warning));
+        let mut matcher = Matcher::new(parser.map_err(|error| refused(&error))?);
+        if let Some(warning) = matcher.warning() {
+            return Err(refused(&warning));
         }
         // A grammar that allows nothing, or is too costly, shows it here.
-        let mut mask = matcher.compute_mask_or_eos().map_err(|error| refused(&error))?;
+        let mut mask = matcher.mask().map_err(|error| error.at_once(kind))?;
         self.lexicon().ends.iter().for_each(|end| mask.disallow_token(end.0));
         let first = mask.first_bit_set().and_then(|id| u32::try_from(id).ok());
         let first = first.ok_or_else(|| refused(&"it allows nothing but an empty text"))?;
-        matcher.clone().try_consume_tokens(&[first]).map_err(|error| refused(&error))?;
-        Ok(Grammar { shared: self.clone(), matcher, begin: GrammarBegin::AtOnce })
+        matcher.take(TokenId(first)).map_err(|error| error.at_once(kind))?;
+        matcher.back(1).map_err(|error| error.at_once(kind))?;
+        Ok(Grammar { shared: self.clone(), matcher: Arc::new(matcher), begin: GrammarBegin::AtOnce })
     }
 }
 
 impl GrammarSpec {
-    fn kind(&self) -> &'static str {
+    pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::JsonSchema(_) | Self::JsonObject => "schema",
             Self::Regex(_) => "regular expression",
             Self::Lark(_) => "Lark grammar",
             Self::ToolCalls(_) => "tools",
+            Self::FormOrCalls { form, .. } => form.kind(),
         }
     }
 }
@@ -179,6 +193,10 @@ fn check_size(spec: &GrammarSpec) -> Result<(), GrammarError> {
         GrammarSpec::JsonSchema(schema) => (json_bytes(schema), GRAMMAR_BYTES_MAX),
         GrammarSpec::ToolCalls(spec) => (spec.tools.iter().map(json_bytes).sum(), GRAMMAR_BYTES_MAX),
         GrammarSpec::JsonObject => return Ok(()),
+        GrammarSpec::FormOrCalls { form, calls } => {
+            check_size(form)?;
+            return check_size(&GrammarSpec::ToolCalls(calls.clone()));
+        }
         GrammarSpec::Regex(text) | GrammarSpec::Lark(text) => (text.len(), EXPRESSION_BYTES_MAX),
     };
     if found_bytes <= max_bytes {

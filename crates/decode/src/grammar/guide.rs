@@ -1,9 +1,11 @@
 //! Follows an answer through its grammar.
 
+use std::fmt;
+
 use forerun_model::TokenId;
 use llguidance::toktrie::SimpleVob;
 
-use super::factory::reason;
+use super::matcher::Matcher;
 use super::thoughts::Progress;
 use super::{Grammar, GrammarBegin, GrammarError};
 
@@ -11,9 +13,11 @@ use super::{Grammar, GrammarBegin, GrammarError};
 const GAP_TOKENS_MAX: usize = 4;
 
 /// Masks logits so that an answer keeps to a grammar.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Guide {
     grammar: Grammar,
+    /// This answer's own: no other answer changes what it does.
+    matcher: Matcher,
     /// The answer as far as it was followed.
     seen: Vec<TokenId>,
     /// Tokens of it that opened thoughts, once they did.
@@ -24,6 +28,12 @@ pub(crate) struct Guide {
     begun: Option<usize>,
     /// How much of the end marker the thoughts end with.
     marker: Progress,
+}
+
+impl fmt::Debug for Guide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guide").field("seen", &self.seen).finish_non_exhaustive()
+    }
 }
 
 /// Where the next token stands.
@@ -41,6 +51,7 @@ impl Guide {
     pub(crate) fn new(grammar: &Grammar) -> Self {
         let begin = grammar.begin;
         Self {
+            matcher: Matcher::clone(&grammar.matcher),
             grammar: grammar.clone(),
             seen: Vec::new(),
             opened: (begin == GrammarBegin::AfterThoughts).then_some(0),
@@ -70,8 +81,7 @@ impl Guide {
             Phase::Gap if self.gap_has_room() => &lexicon.blanks,
             Phase::Gap | Phase::Thoughts | Phase::Grammar => &[],
         };
-        let mask = self.grammar.matcher.compute_mask_or_eos();
-        let mut mask = mask.map_err(|error| GrammarError::Runaway { reason: reason(&error) })?;
+        let mut mask = self.matcher.mask()?;
         extra.iter().for_each(|token| mask.allow_token(token.0));
         apply(&mask, logits);
         Ok(())
@@ -98,8 +108,7 @@ impl Guide {
     fn back_to(&mut self, n: usize) -> Result<(), GrammarError> {
         if let Some(begun) = self.begun {
             let back = self.seen.len().saturating_sub(n.max(begun));
-            let rolled = self.grammar.matcher.rollback(back);
-            rolled.map_err(|error| GrammarError::Runaway { reason: reason(&error) })?;
+            self.matcher.back(back)?;
         }
         self.seen.truncate(n);
         match self.grammar.begin {
@@ -152,11 +161,7 @@ impl Guide {
         if token.idx() >= lexicon.len() || lexicon.ends.contains(&token) {
             return Err(outside);
         }
-        let taken = self.grammar.matcher.try_consume_tokens(&[token.0]);
-        match taken.map_err(|error| GrammarError::Runaway { reason: reason(&error) })? {
-            0 => Err(outside),
-            _ => Ok(()),
-        }
+        if self.matcher.take(token)? { Ok(()) } else { Err(outside) }
     }
 }
 

@@ -6,7 +6,7 @@
 use super::GrammarError;
 
 /// Attributes of a rule that only say how it matches.
-const ATTRIBUTES: [&str; 3] = ["lazy", "suffix", "capture"];
+const ATTRIBUTES: [&str; 2] = ["lazy", "suffix"];
 const DIRECTIVES: [&str; 2] = ["ignore", "import"];
 
 /// Fails on the first part that isn't offered.
@@ -44,7 +44,7 @@ pub(super) fn check(text: &str) -> Result<(), GrammarError> {
             return refused("@", line, "there is no other grammar to refer to");
         }
         if let Some(wrong) = attributes(code).iter().find(|name| !ATTRIBUTES.contains(&name.as_str())) {
-            return refused(wrong, line, "rules can have `lazy`, `suffix` and `capture` only");
+            return refused(wrong, line, "rules can have `lazy` and `suffix` only");
         }
     }
     Ok(())

@@ -4,7 +4,6 @@
 //! that a schema brings. So a copy is made in which only what is enforced is left.
 
 use llguidance::JsonCompileOptions;
-use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
 use super::finite::Finite;
@@ -39,14 +38,9 @@ const DRAFTS: [&str; 5] = [
     "http://json-schema.org/draft-04/schema",
 ];
 
-/// The grammar of a schema.
-pub(super) fn grammar(schema: &Value) -> Result<TopLevelGrammar, GrammarError> {
-    Ok(TopLevelGrammar::from_json_schema(checked(schema)?))
-}
-
-/// The grammar of any object.
-pub(super) fn any_object() -> TopLevelGrammar {
-    TopLevelGrammar::from_json_schema(with_options(json!({ "type": "object" })))
+/// The schema of any object.
+pub(super) fn any_object() -> Value {
+    with_options(json!({ "type": "object" }))
 }
 
 /// A copy of `schema` in which only what is enforced is left.

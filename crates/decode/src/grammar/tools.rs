@@ -3,14 +3,20 @@
 use std::fmt::Write as _;
 
 use llguidance::api::TopLevelGrammar;
+use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-use super::{GrammarError, schema};
+use super::{GrammarError, GrammarSpec, schema};
 use crate::text::CallFormat;
 use crate::text::tool_calls::{CLOSE, OPEN, is_read_as_text};
 
 /// What ends a parameter's value.
 const PARAMETER_END: &str = "\n</parameter>\n";
+
+/// Writing to a string doesn't fail.
+macro_rules! line {
+    ($lark:expr, $($what:tt)*) => {{ let _ = writeln!($lark, $($what)*); }};
+}
 
 /// The calls that an answer may consist of.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +29,10 @@ pub struct ToolCallSpec {
     pub several: bool,
 }
 
-/// Calls as [`ToolCalls`](crate::text::ToolCalls) reads them; `is_special` knows which markers are tokens.
+/// Calls as [`ToolCalls`](crate::text::ToolCalls) reads them, or a text of `form`; `is_special` knows which markers are
+/// tokens.
 pub(super) fn grammar(
+    form: Option<&GrammarSpec>,
     spec: &ToolCallSpec,
     is_special: &dyn Fn(&str) -> bool,
 ) -> Result<TopLevelGrammar, GrammarError> {
@@ -35,7 +43,9 @@ pub(super) fn grammar(
     let more = if spec.several { r#" ("\n" call)*"# } else { "" };
     let names: Vec<_> = (0..spec.tools.len()).map(|i| format!("f{i}")).collect();
     let (open, close, names) = (marker(OPEN), marker(CLOSE), names.join(" | "));
-    let mut lark = format!("start: call{more}\ncall: {open} \"\\n\" ({names}) \"\\n\" {close}\n");
+    let text = if form.is_some() { "form | " } else { "" };
+    let mut lark =
+        format!("start: {text}calls\ncalls: call{more}\ncall: {open} \"\\n\" ({names}) \"\\n\" {close}\n");
     for (i, tool) in spec.tools.iter().enumerate() {
         let function = tool.get("function").unwrap_or(tool);
         let name = function.get("name").and_then(Value::as_str);
@@ -49,12 +59,24 @@ pub(super) fn grammar(
             CallFormat::Tagged => tagged_call(i, name, parameters, &mut lark)?,
         }
     }
+    if let Some(form) = form {
+        form_rule(form, &mut lark)?;
+    }
     Ok(TopLevelGrammar::from_lark(lark))
 }
 
-/// Writing to a string doesn't fail.
-macro_rules! line {
-    ($lark:expr, $($what:tt)*) => { let _ = writeln!($lark, $($what)*); };
+/// The rule of a form. A grammar of Lark has rules of its own, which could have the same names.
+fn form_rule(form: &GrammarSpec, lark: &mut String) -> Result<(), GrammarError> {
+    match form {
+        GrammarSpec::JsonSchema(schema) => line!(lark, "form: %json {}", schema::checked(schema)?),
+        GrammarSpec::JsonObject => line!(lark, "form: %json {}", schema::any_object()),
+        GrammarSpec::Regex(regex) => line!(lark, "form: /{}/", regex_to_lark(regex, "")),
+        GrammarSpec::Lark(_) | GrammarSpec::ToolCalls(_) | GrammarSpec::FormOrCalls { .. } => {
+            let reason = "it can't stand beside calls of tools; a schema or a regular expression can";
+            return Err(GrammarError::Refused { kind: form.kind(), reason: reason.to_owned() });
+        }
+    }
+    Ok(())
 }
 
 fn json_call(i: usize, name: &str, parameters: &Value, lark: &mut String) -> Result<(), GrammarError> {

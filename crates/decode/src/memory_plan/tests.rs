@@ -55,7 +55,8 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
         n_checkpoints: 0,
         n_sequences: 1,
         prefix_bytes: 0,
-        grammar_bytes: 0,
+        grammars: GrammarInput::default(),
+        server_bytes: 0,
     }
 }
 
@@ -85,6 +86,17 @@ fn what_a_model_lacks_takes_no_memory() {
 /// As many layers of gated attention, beside delta-nets that no layer has.
 fn shape_of_attention() -> ModelShape {
     ModelShape { layers: vec![LayerKind::Attention; 8], ..shape() }
+}
+
+#[test]
+fn every_conversation_may_follow_a_grammar() {
+    let shape = shape();
+    let grammars = |n_sequences| {
+        let grammars = GrammarInput { shared_bytes: 1000, live_bytes: 10 };
+        let input = PlanInput { n_sequences, grammars, ..input(&shape, None, SlotWish::Fill) };
+        MemoryPlan::new(&input).unwrap().grammars
+    };
+    assert_eq!((grammars(1), grammars(3)), (1010, 1030));
 }
 
 #[test]

@@ -116,6 +116,16 @@ impl ChatTemplate {
         self.knows_reasoning
     }
 
+    /// How many of `tokens`, the prompt of `request`, will begin the next turn's prompt as well: templates open an answer in
+    /// one way, and show one that was given in another, without its thoughts. A template that refuses the next turn says
+    /// nothing of that: then all of them.
+    pub fn lasting(&self, request: &RenderRequest<'_>, tokens: &[TokenId], tokenizer: &Tokenizer) -> usize {
+        let answered = [request.messages, &[Message::assistant("."), Message::user(".")]].concat();
+        let next = self.render(&RenderRequest { messages: &answered, ..*request });
+        let next = next.and_then(|next| next.encode(tokenizer));
+        next.map_or(tokens.len(), |next| tokens.iter().zip(&next).take_while(|(a, b)| a == b).count())
+    }
+
     /// Renders a conversation.
     ///
     /// # Errors
