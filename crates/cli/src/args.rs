@@ -5,6 +5,7 @@ mod draft;
 mod measure;
 mod schedule;
 mod serve;
+mod upstream;
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ pub(crate) use measure::{BenchArgs, DiskWish, ImatrixArgs, PerplexityArgs, PlanA
 use schedule::parse_lookahead;
 pub(crate) use schedule::{Lookahead, Policy, PredictorName, ScheduleName};
 pub(crate) use serve::{NetworkArgs, ServeArgs};
+pub(crate) use upstream::UpstreamArgs;
 
 use crate::pull::{Wish, revision};
 

@@ -122,16 +122,6 @@ impl Chat {
         show(generation, thoughts, shown, interrupt, self.quiet)
     }
 
-    /// How many tokens of `prompt` will begin the next turn's prompt as well: templates open an answer in one way, and show
-    /// one that was given in another, without its thoughts.
-    fn lasting(&self, messages: &[Message], prompt: &[TokenId]) -> Result<usize, DecodeError> {
-        let Loaded { engine, thinking, .. } = &self.loaded;
-        let answered = [messages, &[Message::assistant("."), Message::user(".")]].concat();
-        let request = RenderRequest { thinking: *thinking, ..RenderRequest::new(&answered) };
-        let next = engine.template()?.render(&request)?.encode(engine.tokenizer())?;
-        Ok(prompt.iter().zip(&next).take_while(|(token, next)| token == next).count())
-    }
-
     /// The prompt of the conversation, without as many of its oldest turns as it takes to leave room for an answer.
     fn fit(&self) -> Result<Fitting, DecodeError> {
         let context = self.loaded.engine.plan().context;
@@ -140,8 +130,9 @@ impl Chat {
         loop {
             let messages = [system, &later[n_dropped..]].concat();
             let request = RenderRequest { thinking: self.loaded.thinking, ..RenderRequest::new(&messages) };
-            let rendered = self.loaded.engine.template()?.render(&request)?;
-            let prompt = rendered.encode(self.loaded.engine.tokenizer())?;
+            let (template, tokenizer) = (self.loaded.engine.template()?, self.loaded.engine.tokenizer());
+            let rendered = template.render(&request)?;
+            let prompt = rendered.encode(tokenizer)?;
             let fits = prompt.len() + context / ANSWER_SHARE <= context;
             let is_question = |message: &Message| message.role == Role::User;
             // The next question after the oldest begins the next turn.
@@ -150,7 +141,7 @@ impl Chat {
                 Some(n) => n_dropped += n + 1,
                 None => {
                     let thoughts = Thoughts::after(&rendered.text());
-                    let n_lasting = self.lasting(&messages, &prompt)?;
+                    let n_lasting = template.lasting(&request, &prompt, tokenizer);
                     return Ok(Fitting { prompt, n_lasting, thoughts, n_dropped });
                 }
             }

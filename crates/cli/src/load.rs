@@ -35,16 +35,19 @@ pub(crate) struct Wish<'a> {
     /// Memory for conversations without a seat.
     pub(crate) prefix_bytes: u64,
     pub(crate) grammars: GrammarRoom,
+    /// Memory of a server around the engine.
+    pub(crate) server_bytes: u64,
 }
 
 /// Opens the model, says what was decided, and reads the resident tensors. `None` when interrupted.
 pub(crate) fn load(
     model: &ModelArgs,
     sampling: &SamplingArgs,
-    Wish { draft, n_checkpoints, sequences, prefix_bytes, grammars }: Wish<'_>,
+    Wish { draft, n_checkpoints, sequences, prefix_bytes, grammars, server_bytes }: Wish<'_>,
     interrupt: &Interrupt,
 ) -> Result<Option<Loaded>, Box<dyn Error>> {
-    let mut config = EngineConfig { sequences, prefix_bytes, grammars, ..engine_config(model)? };
+    let mut config =
+        EngineConfig { sequences, prefix_bytes, grammars, server_bytes, ..engine_config(model)? };
     if let Some(draft) = draft {
         config.draft = draft.draft.clone();
         config.draft_length = draft.draft_length.0;

@@ -35,6 +35,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<Outcome, Box<dyn Error>> {
     runtime.worker_threads(TALKING_THREADS).max_blocking_threads(PREPARING_THREADS).enable_all();
     let runtime = runtime.build()?;
     runtime.block_on(Server::check(&config))?;
+    warn_of_upstream(&config);
     let interrupt = Interrupt::install()?;
     let wish = Wish {
         draft: Some(&args.draft),
@@ -42,6 +43,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<Outcome, Box<dyn Error>> {
         sequences: sequences(args),
         prefix_bytes: args.prefixes.memory(),
         grammars: args.grammars.into(),
+        server_bytes: config.limits.memory_bytes(),
     };
     let Some(loaded) = load(&args.model, &args.sampling, wish, &interrupt)? else {
         return Ok(Outcome::Interrupted);
@@ -108,7 +110,16 @@ fn server_config(args: &ServeArgs) -> Result<ServerConfig, Box<dyn Error>> {
             ..Limits::default()
         },
         grace: Duration::from_secs(args.grace.into()),
+        upstream: args.beyond.config(args.queue, seconds)?,
     })
+}
+
+/// Says that prompts leave this machine, even to those who want to hear nothing else.
+fn warn_of_upstream(config: &ServerConfig) {
+    let Some(upstream) = &config.upstream else { return };
+    let rules: Vec<_> = upstream.rules.iter().map(ToString::to_string).collect();
+    let how = if upstream.url.is_plain() { ", unencrypted," } else { "" };
+    say!("warning: prompts leave this machine{how} to {} when {}", upstream.url, rules.join(" or "));
 }
 
 /// Keys of the arguments and of the file; empty lines, and those that begin with `#`, are none.

@@ -112,6 +112,77 @@ fn what_cannot_be_is_said_before_it_listens() {
     assert!(code == 2 && error.contains("--ctx"), "{error}");
 }
 
+#[test]
+fn an_upstream_that_cannot_be_is_said_before_anything_is_loaded() {
+    const URL: &str = "http://localhost:1/v1";
+    let folder = tempfile::tempdir().unwrap();
+    let file = |text: &str| {
+        let path = folder.path().join(format!("{}.txt", text.len()));
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (two_keys, no_roots) = (file("a\n# b\nc\n"), file("none"));
+    for (args, code, words) in [
+        (&["--upstream", "ftp://a"][..], 2, "`ftp://a` is neither http nor https"),
+        (&["--upstream", "http:///v1"], 2, "names no host"),
+        (&["--upstream", "http://a:b@c"], 2, "goes into --upstream-key"),
+        (&["--upstream", URL, "--upstream-when", "queue>1,load>2"], 2, "`load>2` is no rule"),
+        (&["--upstream", URL], 1, "http://localhost:1/v1 is asked; write --upstream-when"),
+        (&["--upstream", URL, "--upstream-when", "queue>64"], 1, "--upstream-when queue>64 never holds"),
+        (&["--upstream-when", "queue>1"], 1, "--upstream-when says how"),
+        (&["--upstream-key", "k"], 1, "--upstream-key says how"),
+        (&["--upstream-key-file", "k"], 1, "--upstream-key-file says how"),
+        (&["--upstream-model", "m"], 1, "--upstream-model says how"),
+        (&["--upstream-ca", "c"], 1, "--upstream-ca says how"),
+        (&["--upstream", URL, "--upstream-when", "ctx>1", "--upstream-key", "a b"], 1, "upstream's key"),
+        (&["--upstream", URL, "--upstream-when", "ctx>1", "--upstream-key-file", &two_keys], 1, "but has 2"),
+        (
+            &["--upstream", URL, "--upstream-when", "ctx>1", "--upstream-key-file", "nowhere"],
+            1,
+            "can't read nowhere",
+        ),
+        (
+            &[
+                "--upstream",
+                URL,
+                "--upstream-when",
+                "ctx>1",
+                "--upstream-key",
+                "a",
+                "--upstream-key-file",
+                "b",
+            ],
+            1,
+            "write one of them",
+        ),
+        (
+            &["--upstream", "https://a", "--upstream-when", "ctx>1", "--upstream-ca", &no_roots],
+            1,
+            "certificates for the upstream can't be used",
+        ),
+    ] {
+        let (found, error) = failure(&[&["serve", "-q", "--port", "0"], args].concat());
+        assert!(found == code && error.contains(words), "{args:?}: {found} {error}");
+    }
+}
+
+#[test]
+fn that_prompts_leave_the_machine_is_said_even_to_the_quiet() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("serve.toml");
+    std::fs::write(
+        &file,
+        "upstream = 'http://cluster.example:8000'\nupstream-when = ['queue>2', 'ctx>30']\n",
+    )
+    .unwrap();
+    let mut command = forerun(&["serve", "-q", "--port", "0", "--config", file.to_str().unwrap()]);
+    command.env("FORERUN_UPSTREAM_KEY", "secret");
+    let server = Serving::start(command);
+    let expect = "forerun: warning: prompts leave this machine, unencrypted, to http://cluster.example:8000/v1 when \
+                  queue>2 or ctx>30\n";
+    assert_eq!(server.words, expect);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_request_to_end_leaves_with_0() {

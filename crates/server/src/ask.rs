@@ -3,6 +3,8 @@
 mod grammar;
 mod prepare;
 
+use std::sync::Arc;
+
 use forerun_decode::text::{Message, Role, Thinking};
 use forerun_decode::{GrammarSpec, SamplerConfig};
 use forerun_model::TokenId;
@@ -30,7 +32,7 @@ pub(crate) struct Ask {
 /// What an answer must look like, and which field says so.
 #[derive(Clone, Debug)]
 pub(crate) struct Form {
-    pub(crate) spec: GrammarSpec,
+    pub(crate) spec: Arc<GrammarSpec>,
     pub(crate) param: String,
 }
 

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::error::ServerError;
+use crate::upstream::UpstreamConfig;
 
 /// How a server listens and whom it serves.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// How long answers may go on when the server is to stop.
     pub grace: Duration,
+    /// Who answers what is beyond this machine; `None`: nobody.
+    pub upstream: Option<UpstreamConfig>,
 }
 
 impl Default for ServerConfig {
@@ -44,6 +47,7 @@ impl Default for ServerConfig {
             is_strict: false,
             limits: Limits::default(),
             grace: Duration::from_secs(10),
+            upstream: None,
         }
     }
 }
@@ -78,6 +82,28 @@ impl Default for Limits {
             connections_max: 256,
             per_minute: None,
         }
+    }
+}
+
+/// Bytes of a connection: what was read of a head, what waits to be written, and what is known of it.
+const CONNECTION_BYTES: usize = 2 * Limits::BUFFER_BYTES_MAX + (8 << 10);
+/// Bytes of the threads that talk and prepare, as far as their stacks are touched, and of the page, routes and tables.
+const TALKING_BYTES: usize = 2 << 20;
+
+impl Limits {
+    /// Most bytes of a head, and of an answer that waits to be written, of each connection.
+    pub(crate) const BUFFER_BYTES_MAX: usize = 16 << 10;
+
+    /// Most bytes that the bodies of all requests take until they are answered, or their answers begin to stream: one of the
+    /// largest, as it came, as text of values, and with the values themselves.
+    pub fn bodies_bytes_max(&self) -> usize {
+        self.body_bytes_max.saturating_mul(3).min(u32::MAX as usize)
+    }
+
+    /// Most bytes of memory that a server takes beside its engine, for the memory plan.
+    pub fn memory_bytes(&self) -> u64 {
+        let connections = self.connections_max.saturating_mul(CONNECTION_BYTES);
+        self.bodies_bytes_max().saturating_add(connections).saturating_add(TALKING_BYTES) as u64
     }
 }
 

@@ -5,6 +5,7 @@
 //! it answers. The engine's side is in `worker`.
 
 mod facts;
+mod grammars;
 mod live;
 mod queue;
 mod worker;
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::error::ServerError;
 pub use facts::{Defaults, DeskConfig, Facts};
+pub use grammars::Bound;
 pub(crate) use live::Watching;
 use queue::{Line, Shared};
 pub use queue::{Status, Totals};
@@ -30,8 +32,10 @@ pub use queue::{Status, Totals};
 pub struct Job {
     /// The tokens to go on from; not empty, and fewer than the context.
     pub prompt: Vec<TokenId>,
-    /// How to go on.
+    /// How to go on; its grammar comes from [`Self::bound`].
     pub how: GenerationConfig,
+    /// What the answer keeps to; `None`: nothing.
+    pub bound: Option<Bound>,
 }
 
 /// What comes of a job, in this order: `Started`, `Prompt` as parts of it are read, `Token` for each token, and `Done` or

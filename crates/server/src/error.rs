@@ -54,6 +54,41 @@ pub enum ServerError {
         /// What was given.
         origin: String,
     },
+    /// An upstream that can't be one.
+    #[error("the upstream `{url}` {reason}; write for example http://host:8000/v1")]
+    UpstreamUrl {
+        /// What was given, without a password.
+        url: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A rule that says nothing.
+    #[error(
+        "`{rule}` is no rule; write for example queue>4, when more than 4 wait, or ctx>8192, for prompts of more tokens"
+    )]
+    UpstreamRule {
+        /// What was given.
+        rule: String,
+    },
+    /// An upstream that would never be asked.
+    #[error(
+        "nothing says when the upstream {url} is asked; write --upstream-when, with for example queue>4 or ctx>8192"
+    )]
+    UpstreamRules {
+        /// Where it is.
+        url: String,
+    },
+    /// A key that no request can carry. It isn't repeated.
+    #[error(
+        "the upstream's key is empty, or has characters that no header carries; use visible ASCII without spaces"
+    )]
+    UpstreamKey,
+    /// Certificates that nothing can be checked with.
+    #[error("the certificates for the upstream can't be used: {reason}")]
+    UpstreamRoots {
+        /// What is wrong with them.
+        reason: String,
+    },
     /// Conversations can't be kept where they should be.
     #[error("conversations can't be kept")]
     Prefixes {

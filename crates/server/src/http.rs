@@ -26,6 +26,7 @@ use crate::config::ServerConfig;
 use crate::desk::Desk;
 use crate::error::ServerError;
 use crate::refusal::{Kind, Refusal};
+use crate::upstream::Upstream;
 use crate::{anthropic, health, metrics, ollama, openai, page};
 use clients::Clients;
 use guard::Guard;
@@ -41,16 +42,26 @@ pub(crate) struct Peer(pub(crate) IpAddr);
 pub(crate) struct App {
     pub(crate) desk: Desk,
     pub(crate) config: ServerConfig,
+    pub(crate) upstream: Option<Arc<Upstream>>,
     preparing: Arc<Semaphore>,
+    /// Room for bodies, in bytes.
+    bodies: Arc<Semaphore>,
     clients: Clients,
     guard: Guard,
 }
 
 impl App {
-    pub(crate) fn new(desk: Desk, config: ServerConfig, is_loopback: bool) -> Self {
+    pub(crate) fn new(
+        desk: Desk,
+        config: ServerConfig,
+        is_loopback: bool,
+        upstream: Option<Arc<Upstream>>,
+    ) -> Self {
         Self {
             desk,
+            upstream,
             preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
+            bodies: Arc::new(Semaphore::new(config.limits.bodies_bytes_max())),
             clients: Clients::new(config.keys.clone(), config.limits.per_minute),
             guard: Guard::new(&config, is_loopback),
             config,
@@ -125,6 +136,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/openapi.json", get(openapi))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn(body::hold))
         .layer(from_fn_with_state(Arc::clone(&app), clients::check))
         .layer(from_fn_with_state(Arc::clone(&app), guard::check))
         .with_state(app)

@@ -24,8 +24,10 @@ mod openai;
 mod page;
 mod refusal;
 pub mod server;
+pub mod upstream;
 
 pub use config::{Keys, Limits, ServerConfig};
-pub use desk::{Answering, Defaults, Desk, DeskConfig, Facts, Failure, Job, Piece, Refused, Status};
+pub use desk::{Answering, Bound, Defaults, Desk, DeskConfig, Facts, Failure, Job, Piece, Refused, Status};
 pub use error::ServerError;
 pub use server::Server;
+pub use upstream::{Patience, UpstreamConfig, UpstreamKey, UpstreamRule, UpstreamUrl};

@@ -16,7 +16,10 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// All counts.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let process = tokio::task::spawn_blocking(Process::read).await.ok().flatten();
-    let text = text(&app.desk.status(), app.desk.facts().plan.budget, process);
+    let mut text = text(&app.desk.status(), app.desk.facts().plan.budget, process);
+    if let Some(upstream) = &app.upstream {
+        text += &of_upstream(upstream.counts().look());
+    }
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
 }
 
@@ -57,6 +60,14 @@ fn text(status: &Status, budget: Option<u64>, process: Option<Process>) -> Strin
         page.one("memory_peak_bytes", "gauge", "High-water mark of memory, without the program's text", peak);
         page.one("swap_bytes", "gauge", "Bytes of this process that are swapped out", process.swap_bytes);
     }
+    page.0
+}
+
+fn of_upstream([requests, failed, bytes]: [u64; 3]) -> String {
+    let mut page = Page(String::new());
+    page.one("upstream_requests_total", "counter", "Requests sent to the upstream", requests);
+    page.one("upstream_failed_total", "counter", "Those of them that it failed at", failed);
+    page.one("upstream_bytes_total", "counter", "Bytes of its answers", bytes);
     page.0
 }
 

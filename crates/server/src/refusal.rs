@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Internal,
     /// Not now.
     Unavailable,
+    /// A fault of the upstream's.
+    Upstream,
 }
 
 impl Kind {
@@ -48,6 +50,7 @@ impl Kind {
             Self::RateLimited | Self::QueueFull => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Upstream => StatusCode::BAD_GATEWAY,
         }
     }
 }
@@ -64,11 +67,20 @@ pub(crate) struct Refusal {
     pub(crate) code: Option<&'static str>,
     /// When to come again, in seconds.
     pub(crate) retry_after_s: Option<u64>,
+    /// Tokens that a prompt has at least, where that is what is wrong.
+    pub(crate) prompt_tokens: Option<usize>,
 }
 
 impl Refusal {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, code: None, retry_after_s: None }
+        Self {
+            kind,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after_s: None,
+            prompt_tokens: None,
+        }
     }
 
     /// The field `param` is wrong.
@@ -83,7 +95,11 @@ impl Refusal {
 
     pub(crate) fn context(prompt_tokens: usize, context: usize) -> Self {
         let words = DecodeError::PromptTooLong { prompt_tokens, context }.to_string();
-        Self { code: Some("context_length_exceeded"), ..Self::new(Kind::ContextLength, words) }
+        Self { prompt_tokens: Some(prompt_tokens), ..Self::too_long(words) }
+    }
+
+    fn too_long(words: String) -> Self {
+        Self::new(Kind::ContextLength, words).with_code("context_length_exceeded")
     }
 
     #[must_use]
@@ -129,8 +145,8 @@ impl From<DecodeError> for Refusal {
             DecodeError::Text(error) => error.into(),
             DecodeError::Sampler(error) => error.into(),
             DecodeError::PromptTooLong { prompt_tokens, context } => Self::context(prompt_tokens, context),
-            DecodeError::PromptTooLarge { .. } => {
-                Self::new(Kind::ContextLength, error.to_string()).with_code("context_length_exceeded")
+            DecodeError::PromptTooLarge { tokens_min, .. } => {
+                Self { prompt_tokens: Some(tokens_min), ..Self::too_long(error.to_string()) }
             }
             DecodeError::EmptyPrompt => Self::new(Kind::Invalid, error.to_string()).with_code("empty_prompt"),
             other => {

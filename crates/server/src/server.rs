@@ -23,6 +23,7 @@ use crate::config::{Limits, ServerConfig};
 use crate::desk::Desk;
 use crate::error::ServerError;
 use crate::http::{App, Peer, check_origins, router};
+use crate::upstream::Upstream;
 
 /// Time for last words to leave, once all answers are over.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -36,30 +37,34 @@ pub struct Server {
     desk: Desk,
     limits: Limits,
     grace: Duration,
+    upstream: Option<Arc<Upstream>>,
     router: Router,
 }
 
 impl Server {
     /// Checks what can be checked before there is a desk, so that nobody waits for a model that can't be served: the address can be
-    /// had, and doesn't let others ask without a key.
+    /// had, and doesn't let others ask without a key; the upstream can be asked.
     ///
     /// # Errors
     /// As [`Self::bind`].
     pub async fn check(config: &ServerConfig) -> Result<(), ServerError> {
         check_origins(&config.cors)?;
+        config.upstream.clone().map(Upstream::new).transpose()?;
         listen(config).await.map(drop)
     }
 
     /// Listens where `config` says. Call it within a tokio runtime.
     ///
     /// # Errors
-    /// [`ServerError`]: an address that can't be had, or that others can reach without a key; an origin that is none.
+    /// [`ServerError`]: an address that can't be had, or that others can reach without a key; an origin that is none; an
+    /// upstream that can't be asked.
     pub async fn bind(desk: Desk, config: ServerConfig) -> Result<Self, ServerError> {
         check_origins(&config.cors)?;
         let (listener, address) = listen(&config).await?;
         let (limits, grace) = (config.limits, config.grace);
-        let router = router(App::new(desk.clone(), config, is_loopback(address)));
-        Ok(Self { listener, address, desk, limits, grace, router })
+        let upstream = config.upstream.clone().map(Upstream::new).transpose()?.map(Arc::new);
+        let app = App::new(desk.clone(), config, is_loopback(address), upstream.clone());
+        Ok(Self { listener, address, desk, limits, grace, upstream, router: router(app) })
     }
 
     /// Where it listens; of port 0, the port that was free.
@@ -70,7 +75,7 @@ impl Server {
     /// Serves until `stop` is ready. Then nobody is accepted any more, answers may end within the grace, and the desk is shut
     /// down.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { listener, desk, limits, grace, router, .. } = self;
+        let Self { listener, desk, limits, grace, upstream, router, .. } = self;
         let connections = GracefulShutdown::new();
         let room = Arc::new(Semaphore::new(limits.connections_max));
         let mut stop = std::pin::pin!(stop);
@@ -90,7 +95,12 @@ impl Server {
         drop(listener);
         tracing::info!("stopping: no more requests are taken");
         let ended = tokio::spawn(connections.shutdown());
-        desk.shut_down(grace).await;
+        match upstream {
+            Some(upstream) => {
+                tokio::join!(desk.shut_down(grace), upstream.shut_down(grace));
+            }
+            None => desk.shut_down(grace).await,
+        }
         let _ = timeout(FAREWELL, ended).await;
     }
 }
@@ -143,6 +153,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, limits: Limi
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout);
+    builder.max_buf_size(Limits::BUFFER_BYTES_MAX);
     let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!("a connection ended: {error}");

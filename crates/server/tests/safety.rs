@@ -129,6 +129,40 @@ fn a_large_body_is_refused_announced_or_not() {
     assert_eq!(server.post(CHAT, &hi()).status, 200);
 }
 
+/// What bodies take is bounded for all of them together, and given back.
+#[test]
+fn a_body_that_finds_no_room_may_come_again() {
+    let mut setup = Setup::of(TINY);
+    // Thrice this is the room, and a byte that came takes two.
+    setup.server.limits.body_bytes_max = 10_000;
+    let server = setup.start();
+    let begin = format!("POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n{{");
+    let body = json!({"messages": [{"role": "user", "content": "hi".repeat(1_500)}]});
+    let patience = std::time::Instant::now();
+    let mut pause = Duration::from_millis(10);
+    let (begun, refused) = loop {
+        let begun = [(); 2].map(|()| {
+            let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+            stream.write_all((begin.clone() + &" ".repeat(7_000)).as_bytes()).unwrap();
+            stream
+        });
+        // A body that comes before the others were read finds room, and takes it from them: then all of it once more.
+        std::thread::park_timeout(pause);
+        pause *= 2;
+        let reply = server.post(CHAT, &body);
+        if reply.status == 429 {
+            break (begun, reply);
+        }
+        assert!(patience.elapsed() < Duration::from_secs(60), "{}", reply.text());
+    };
+    assert_eq!((code(&refused), refused.header("retry-after")), ((429, "no_room".into()), Some("1")));
+    assert_eq!(server.get("/health").status, 200);
+    drop(begun);
+    while server.post(CHAT, &body).status == 429 {
+        assert!(patience.elapsed() < Duration::from_secs(120), "what bodies took is given back");
+    }
+}
+
 #[test]
 fn what_is_no_json_object_is_refused() {
     let server = Running::shared();

@@ -111,10 +111,76 @@ fn a_call_without_a_choice_to_call_is_refused() {
             "tool_choice",
             json!({"tool_choice": {"type": "function", "function": {"name": "sub"}}, "tools": [add()]}),
         ),
-        ("response_format.type", json!({"tools": [add()], "response_format": {"type": "json_object"}})),
+        ("grammar", json!({"tools": [add()], "grammar": "start: \"a\""})),
     ] {
         let (status, error) = server.refusal(CHAT, &ask(more.clone()));
         assert_eq!((status, error["param"].as_str()), (400, Some(param)), "{more}: {error}");
+    }
+}
+
+/// The model says something in the form, or calls; never anything else.
+#[test]
+fn beside_tools_an_answer_has_its_form_or_calls() {
+    let server = Running::roomy();
+    for (form, is_kept) in [
+        (json!({"response_format": formatted(&sum())}), (|text| check_sum(&text.into())) as fn(&str)),
+        (json!({"response_format": {"type": "json_object"}}), |text| {
+            assert!(serde_json::from_str::<Value>(text).unwrap().is_object());
+        }),
+        (json!({"regex": "[ab]{3}c"}), |text| assert_eq!((text.len(), &text[3..]), (4, "c"))),
+    ] {
+        let mut body = form;
+        body["tools"] = json!([add()]);
+        let (message, finish) = check_alike(server, &ask(body.clone()));
+        let calls = message["calls"].as_array().unwrap();
+        calls.iter().for_each(|call| check_sum(&call["arguments"]));
+        match finish.as_str().unwrap() {
+            "stop" => is_kept(message["content"].as_str().unwrap()),
+            "tool_calls" => assert!(!calls.is_empty() && message["content"] == "", "{message}"),
+            // What was cut off began well.
+            cut => {
+                assert!(cut == "length" && message["content"].as_str().unwrap().starts_with('{'), "{message}")
+            }
+        }
+    }
+}
+
+/// More of them wait than are compiled at once, the same ones and others, and each answer keeps to its own.
+#[test]
+fn answers_that_wait_keep_to_their_own_forms() {
+    let mut setup = Setup::of("pico-q4_k_m.gguf");
+    setup.engine.sequences.n = std::num::NonZeroUsize::new(2).unwrap();
+    setup.desk.queue_max = 64;
+    let server = setup.start();
+    std::thread::scope(|scope| {
+        for i in 0..12 {
+            let server = &server;
+            scope.spawn(move || {
+                let schema = json!({"type": "object", "properties": {format!("key{}", i % 5): {"const": i}},
+                    "required": [format!("key{}", i % 5)], "additionalProperties": false});
+                let answer = server.answer(CHAT, &ask(json!({"json_schema": schema, "n": 1 + i % 2})));
+                let choices = answer["choices"].as_array().unwrap();
+                assert_eq!(choices.len(), 1 + i % 2);
+                for choice in choices {
+                    let content: Value =
+                        serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
+                    assert_eq!(content, json!({format!("key{}", i % 5): i}));
+                }
+            });
+        }
+    });
+}
+
+/// Two schemas that are equal to a program, but not in the order of what they list.
+#[test]
+fn the_order_of_a_schema_is_its_own() {
+    let server = Running::shared();
+    for (first, then) in [("a", "b"), ("b", "a")] {
+        let schema = json!({"type": "object", "properties": {first: {"const": 1}, then: {"const": 2}},
+            "required": [first, then], "additionalProperties": false});
+        let body = ask(json!({"json_schema": schema}));
+        let content = check_alike(server, &body).0["content"].as_str().unwrap().to_owned();
+        assert!(content.find(first) < content.find(then), "{content}");
     }
 }
 

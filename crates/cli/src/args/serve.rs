@@ -7,7 +7,7 @@ use forerun_decode::config::GrammarRoom;
 use forerun_decode::parse_bytes;
 use forerun_decode::prefix::{PrefixConfig, PrefixDisk};
 
-use super::{DraftArgs, ModelArgs, SamplingArgs};
+use super::{DraftArgs, ModelArgs, SamplingArgs, UpstreamArgs};
 
 /// Every flag may also be an environment variable (FORERUN_PORT for --port) or a line of a configuration file (port = 8080). A
 /// flag counts before a variable, and that before the file.
@@ -24,6 +24,9 @@ pub(crate) struct ServeArgs {
 
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
+
+    #[command(flatten)]
+    pub(crate) beyond: UpstreamArgs,
 
     /// Answers made at once, each with memory for a whole context; default: 4, or fewer where the budget would lose many
     /// expert slots

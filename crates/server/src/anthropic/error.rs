@@ -34,6 +34,6 @@ fn name(kind: Kind) -> &'static str {
         Kind::Slow => "timeout_error",
         Kind::RateLimited => "rate_limit_error",
         Kind::QueueFull => "overloaded_error",
-        Kind::Internal | Kind::Unavailable => "api_error",
+        Kind::Internal | Kind::Unavailable | Kind::Upstream => "api_error",
     }
 }

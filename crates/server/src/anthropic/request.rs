@@ -78,7 +78,7 @@ fn form(fields: &mut Fields) -> Result<Option<Form>, Refusal> {
         return Err(format.wrong("type", "\"json_schema\"", &kind));
     }
     let spec = GrammarSpec::JsonSchema(format.need("schema")?);
-    Ok(Some(Form { spec, param: format.name("schema") }))
+    Ok(Some(Form { spec: spec.into(), param: format.name("schema") }))
 }
 
 /// Tools, whether one must be called, and whether at most one may be.

@@ -1,8 +1,8 @@
 //! From what is asked to jobs: everything that can be found wrong is found here, before a job is queued.
 
-use forerun_decode::text::{
-    ChatTemplate, Message, PromptEnd, RenderRequest, StopMatcher, Thoughts, Tokenizer,
-};
+use std::fmt::{self, Write as _};
+
+use forerun_decode::text::{ChatTemplate, Message, PromptEnd, RenderRequest, StopMatcher, Thoughts};
 use forerun_decode::{GenerationConfig, GrammarBegin};
 use forerun_model::TokenId;
 use serde_json::Value;
@@ -42,14 +42,14 @@ pub(crate) fn prepare(ask: Ask, facts: &Facts) -> Result<Prepared, Refusal> {
         is_single_call: false,
         stops,
     };
-    let (prompts, grammar) = match prompt {
+    let (prompts, bound) = match prompt {
         Prompt::Chat(conversation) => {
             let Rendered { tokens, n_lasting, thoughts, begin } = chat(&conversation, facts)?;
-            let grammar = grammar::of_chat(&conversation, form, begin, facts)?;
+            let bound = grammar::of_chat(&conversation, form, begin, facts)?;
             prepared.thoughts = thoughts;
             prepared.is_single_call = conversation.is_single_call;
             prepared.tools = conversation.tools;
-            (vec![(tokens, Some(n_lasting))], grammar)
+            (vec![(tokens, Some(n_lasting))], bound)
         }
         Prompt::Raw(prompts) => {
             let prompts = prompts.into_iter().enumerate();
@@ -70,8 +70,9 @@ pub(crate) fn prepare(ask: Ask, facts: &Facts) -> Result<Prepared, Refusal> {
                 checkpoint_at,
                 choice,
                 logprobs,
-                grammar: grammar.clone(),
+                grammar: None,
             },
+            bound: bound.clone(),
         }));
     }
     Ok(prepared)
@@ -94,39 +95,27 @@ struct Rendered {
 /// A refusal that names what is wrong.
 pub(crate) fn encode_chat(conversation: &Conversation, facts: &Facts) -> Result<Vec<TokenId>, Refusal> {
     check_size(conversation, facts)?;
-    let rendered = template(facts)?.render(&request(conversation, &conversation.messages))?;
+    let rendered = template(facts)?.render(&request(conversation))?;
     Ok(rendered.encode(&facts.tokenizer)?)
 }
 
 fn chat(conversation: &Conversation, facts: &Facts) -> Result<Rendered, Refusal> {
     check_size(conversation, facts)?;
     let template = template(facts)?;
-    let rendered = template.render(&request(conversation, &conversation.messages))?;
+    let request = request(conversation);
+    let rendered = template.render(&request)?;
     let tokens = rendered.encode(&facts.tokenizer)?;
     if tokens.len() >= facts.context {
         return Err(Refusal::context(tokens.len(), facts.context));
     }
-    let n_lasting = lasting(conversation, &tokens, template, &facts.tokenizer);
+    let n_lasting = template.lasting(&request, &tokens, &facts.tokenizer);
     let text = rendered.text();
     Ok(Rendered { tokens, n_lasting, thoughts: Thoughts::after(&text), begin: GrammarBegin::after(&text) })
 }
 
-/// Templates open an answer in one way and show one that was given in another, so the next turn's prompt begins with only so
-/// much of this one. A template that refuses the next turn says nothing of that: then all of it.
-fn lasting(
-    conversation: &Conversation,
-    tokens: &[TokenId],
-    template: &ChatTemplate,
-    tokenizer: &Tokenizer,
-) -> usize {
-    let answered = [&*conversation.messages, &[Message::assistant("."), Message::user(".")]].concat();
-    let next = template.render(&request(conversation, &answered)).and_then(|next| next.encode(tokenizer));
-    next.map_or(tokens.len(), |next| tokens.iter().zip(&next).take_while(|(a, b)| a == b).count())
-}
-
-fn request<'a>(conversation: &'a Conversation, messages: &'a [Message]) -> RenderRequest<'a> {
+fn request(conversation: &Conversation) -> RenderRequest<'_> {
     RenderRequest {
-        messages,
+        messages: &conversation.messages,
         tools: &conversation.tools,
         thinking: conversation.thinking,
         end: PromptEnd::Answer,
@@ -145,10 +134,27 @@ fn check_size(conversation: &Conversation, facts: &Facts) -> Result<(), Refusal>
     let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let messages = conversation.messages.iter();
     let calls = |m: &Message| -> usize {
-        m.tool_calls.iter().flatten().map(|call| call.function.arguments.to_string().len()).sum()
+        m.tool_calls.iter().flatten().map(|call| json_bytes(&call.function.arguments)).sum()
     };
-    let bytes: usize = messages.map(|m| length(&m.content) + length(&m.reasoning_content) + calls(m)).sum();
-    check_bytes(bytes, facts)
+    let texts: usize = messages.map(|m| length(&m.content) + length(&m.reasoning_content) + calls(m)).sum();
+    let tools: usize = conversation.tools.iter().map(json_bytes).sum();
+    check_bytes(texts + tools, facts)
+}
+
+/// Bytes of a value's text.
+fn json_bytes(value: &Value) -> usize {
+    /// Counts what is written.
+    struct Count(usize);
+    impl fmt::Write for Count {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0 += text.len();
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // Counting doesn't fail.
+    let _ = write!(count, "{value}");
+    count.0
 }
 
 fn check_bytes(prompt_bytes: usize, facts: &Facts) -> Result<(), Refusal> {

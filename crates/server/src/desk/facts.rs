@@ -1,10 +1,12 @@
 //! What requests need to know of the engine without asking its thread.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use forerun_decode::prefix::PrefixConfig;
 use forerun_decode::text::{ChatTemplate, Thinking, Tokenizer};
-use forerun_decode::{Decision, Engine, GrammarError, GrammarFactory, MemoryPlan, SamplerConfig};
+use forerun_decode::{Decision, Engine, Grammar, GrammarError, GrammarSpec, MemoryPlan, SamplerConfig};
+
+use super::grammars::Grammars;
 
 /// What a desk is told when it starts.
 #[derive(Clone, Debug)]
@@ -69,8 +71,7 @@ pub struct Facts {
     pub decisions: Vec<Decision>,
     /// Where the memory goes.
     pub plan: MemoryPlan,
-    /// Built by the first request that needs it: it takes a while, and most servers never do.
-    grammars: OnceLock<Result<GrammarFactory, GrammarError>>,
+    grammars: Grammars,
 }
 
 impl Facts {
@@ -90,7 +91,7 @@ impl Facts {
             template: engine.shared_template(),
             decisions,
             plan: engine.plan().clone(),
-            grammars: OnceLock::new(),
+            grammars: Grammars::default(),
             config,
         }
     }
@@ -100,16 +101,20 @@ impl Facts {
         &self.config.model_id
     }
 
-    /// Compiles grammars for the model's vocabulary. The first call takes as long as building a tree of all tokens.
+    /// Compiles a grammar for the model's vocabulary and lends it to `work`, one at a time. The first call takes as long as
+    /// building a tree of all tokens.
     ///
     /// # Errors
-    /// [`GrammarError::NoRoom`] in the memory plan; [`GrammarError::Vocabulary`]: one that no grammar can be followed with.
-    pub fn grammars(&self) -> Result<&GrammarFactory, GrammarError> {
+    /// [`GrammarError::NoRoom`] in the memory plan, and those of [`GrammarFactory::compile`](forerun_decode::GrammarFactory).
+    pub(crate) fn with_grammar<T>(
+        &self,
+        spec: &Arc<GrammarSpec>,
+        work: impl FnOnce(&Grammar) -> T,
+    ) -> Result<T, GrammarError> {
         if self.plan.grammars == 0 {
             return Err(GrammarError::NoRoom);
         }
-        let grammars = self.grammars.get_or_init(|| GrammarFactory::new(self.tokenizer.vocabulary()));
-        grammars.as_ref().map_err(Clone::clone)
+        self.grammars.with(self.tokenizer.vocabulary(), spec, work)
     }
 
     /// Whether `name` is one of the model's.

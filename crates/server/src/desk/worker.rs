@@ -7,11 +7,14 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use forerun_decode::{Batch, BatchEvent, DecodeError, Event, FinishReason, Report, Ticket, UseMap};
+use forerun_decode::sampler::SamplerError;
+use forerun_decode::{
+    Admitted, Batch, BatchEvent, DecodeError, Event, FinishReason, GenerationConfig, Report, Ticket, UseMap,
+};
 
 use super::live::Watch;
 use super::queue::{Outcome, Shared, Waiting};
-use super::{Failure, Piece};
+use super::{Bound, Failure, Job, Piece};
 
 /// Works until the desk is shut down.
 pub(super) fn run(mut batch: Batch, shared: &Shared) {
@@ -98,7 +101,7 @@ impl Worker<'_> {
         }
         let queued_ms = (began - waiting.since).as_secs_f64() * 1e3;
         let of = waiting.job.prompt.len();
-        match self.batch.admit(waiting.job.prompt.clone(), &waiting.job.how) {
+        match self.admit(&waiting.job) {
             Ok(Some(admitted)) => {
                 self.keep();
                 let reused_tokens = admitted.n_reused;
@@ -112,6 +115,20 @@ impl Worker<'_> {
             Ok(None) => self.refuse(&waiting, Failure::EngineGone),
             Err(error) => self.refuse(&waiting, error.into()),
         }
+    }
+
+    /// Gives a job a free seat, with the grammar that it keeps to; that takes what compiling takes, if another was compiled
+    /// since.
+    fn admit(&mut self, job: &Job) -> Result<Option<Admitted>, DecodeError> {
+        let Some(Bound { spec, begin }) = &job.bound else {
+            return self.batch.admit(job.prompt.clone(), &job.how);
+        };
+        let batch = &mut self.batch;
+        let admitted = self.shared.facts.with_grammar(spec, |grammar| {
+            let grammar = Some(grammar.clone().beginning(*begin));
+            batch.admit(job.prompt.clone(), &GenerationConfig { grammar, ..job.how.clone() })
+        });
+        admitted.map_err(SamplerError::Grammar)?
     }
 
     fn refuse(&self, waiting: &Waiting, failure: Failure) {

@@ -114,5 +114,5 @@ fn form(fields: &mut Fields) -> Result<Option<Form>, Refusal> {
         Some(schema @ Value::Object(_)) => GrammarSpec::JsonSchema(schema),
         Some(other) => return Err(fields.wrong("format", "\"json\" or a JSON schema", &other)),
     };
-    Ok(Some(Form { spec, param: "format".into() }))
+    Ok(Some(Form { spec: spec.into(), param: "format".into() }))
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use forerun_decode::text::{Message, Role, Thinking};
@@ -14,9 +15,10 @@ use super::{Head, messages};
 use crate::ask::{Ask, Conversation, Prompt, ToolChoice, join_systems};
 use crate::desk::Facts;
 use crate::fields::Fields;
-use crate::http::body::Object;
+use crate::http::body::Forwarding;
 use crate::http::{App, error, streaming};
 use crate::refusal::Refusal;
+use crate::upstream::{Answered, Forwardable};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -30,14 +32,14 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("chat_template", "the template is the model file's"),
 ];
 
-pub(super) async fn chat(State(app): State<Arc<App>>, Object(fields): Object) -> Response {
-    match answer(&app, fields).await {
+pub(super) async fn chat(State(app): State<Arc<App>>, Forwarding(fields, body): Forwarding) -> Response {
+    match answer(&app, fields, body).await {
         Ok(response) => response,
         Err(refusal) => error::response(&refusal, PATH),
     }
 }
 
-async fn answer(app: &Arc<App>, mut fields: Fields) -> Result<Response, Refusal> {
+async fn answer(app: &Arc<App>, mut fields: Fields, body: Option<Bytes>) -> Result<Response, Refusal> {
     app.check_model(fields.text("model")?.as_deref())?;
     let facts = app.desk.facts();
     let (ask, stream) = parse(&mut fields, facts)?;
@@ -45,7 +47,11 @@ async fn answer(app: &Arc<App>, mut fields: Fields) -> Result<Response, Refusal>
     let has_logprobs = ask.logprobs.is_some();
     // What nobody read isn't kept while the answer is made.
     drop(fields);
-    let answer = app.answer(ask).await?;
+    let request = Forwardable { endpoint: "chat/completions", body, is_streamed: stream.is_some() };
+    let answer = match app.answer_or_forward(ask, request).await? {
+        Answered::Here(answer) => answer,
+        Answered::There(response) => return Ok(response),
+    };
     let tokenizer = &facts.tokenizer;
     match stream {
         Some(options) => {

@@ -25,7 +25,7 @@ fn name(kind: Kind) -> &'static str {
         Kind::Forbidden => "permission_error",
         Kind::NotFound => "not_found_error",
         Kind::RateLimited | Kind::QueueFull => "rate_limit_error",
-        Kind::Internal => "server_error",
+        Kind::Internal | Kind::Upstream => "server_error",
         Kind::Unavailable => "service_unavailable_error",
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn take(fields: &mut Fields) -> Result<Option<Form>, Refusal> {
     for (field, read) in OTHERS {
         let Some(value) = fields.take(field).filter(|value| value != "") else { continue };
         let spec = read(fields, field, value)?;
-        let form = Form { spec, param: (*field).to_owned() };
+        let form = Form { spec: spec.into(), param: (*field).to_owned() };
         if let Some(first) = found.replace(form) {
             let words = format!("`{field}` and `{}` both bind the answer; write one of them", first.param);
             return Err(Refusal::invalid(*field, words));
@@ -59,7 +59,7 @@ fn response_format(mut format: Fields) -> Result<Option<Form>, Refusal> {
         }
         _ => return Err(format.wrong("type", "text, json_object or json_schema", &kind)),
     };
-    Ok(Some(Form { spec, param }))
+    Ok(Some(Form { spec: spec.into(), param }))
 }
 
 /// A schema, or a text that holds one.

@@ -4,7 +4,8 @@ import { ApiError, ask } from "./api.js";
 import { events } from "./sse.js";
 
 /**
- * Yields `{progress}`, `{thought}`, `{text}` as they come, then one `{finish, timings, usage}`.
+ * Yields `{progress}`, `{thought}`, `{text}` as they come, then one
+ * `{finish, timings, usage, upstream}`; `upstream` is who answered instead of this machine, if somebody did.
  * Throws an ApiError, or the AbortError of `signal`; the server stops when the request is given up.
  */
 export async function* complete(request, signal) {
@@ -14,7 +15,7 @@ export async function* complete(request, signal) {
     body: JSON.stringify(request),
     signal,
   });
-  const ending = { finish: null, timings: null, usage: null };
+  const ending = { finish: null, timings: null, usage: null, upstream: response.headers.get("X-Forerun-Upstream") };
   try {
     for await (const { data } of events(response.body)) {
       if (data === "[DONE]") {

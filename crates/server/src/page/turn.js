@@ -104,8 +104,8 @@ export class AnswerNode {
 }
 
 /** The figures of an answer, from the server's own counts; nothing is guessed. */
-export function figuresOf({ timings, usage, finish }) {
-  const said = [];
+export function figuresOf({ timings, usage, finish, upstream }) {
+  const said = upstream ? [`answered by ${upstream}, not by this machine`] : [];
   if (timings) {
     const busyMs = timings.stall_ms + timings.compute_ms;
     const readBytes = timings.bytes_demand + timings.bytes_guess;

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub(crate) mod cluster;
+pub(crate) mod forwarding;
 pub(crate) mod wire;
 
 use std::path::{Path, PathBuf};

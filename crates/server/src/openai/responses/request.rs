@@ -125,7 +125,7 @@ fn form(fields: &mut Fields) -> Result<Option<Form>, Refusal> {
         Some("json_schema") => (GrammarSpec::JsonSchema(format.need("schema")?), format.name("schema")),
         _ => return Err(format.wrong("type", "text, json_object or json_schema", &kind)),
     };
-    Ok(Some(Form { spec, param }))
+    Ok(Some(Form { spec: spec.into(), param }))
 }
 
 /// Tools as templates take them, and whether one must be called.
