@@ -16,6 +16,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("decode", &["model", "arena", "storage", "scheduler", "compute"]),
     ("quantize", &["model", "storage", "compute"]),
     ("server", &["model", "decode"]),
+    ("capi", &["model", "decode"]),
     ("cli", &["model", "storage", "quantize", "decode", "sim", "server"]),
 ];
 

@@ -6,7 +6,9 @@
 //! Never here: anything that the program itself needs to run.
 
 mod browser;
+mod c_api;
 mod clients;
+mod cross;
 mod error;
 mod files;
 mod fixtures;
@@ -89,6 +91,18 @@ const TASKS: &[Task] = &[
         args: "",
         about: "requests made from the server's OpenAPI document; needs a network once",
         run: clients::schemathesis,
+    },
+    Task {
+        name: "c-api",
+        args: "",
+        about: "the C program that tours the C interface under sanitizers, with a nightly the Rust side too",
+        run: |_| c_api::run(),
+    },
+    Task {
+        name: "cross",
+        args: "[PART…]",
+        about: "other systems as far as one machine can prove them: apple, android, windows, arm",
+        run: cross::run,
     },
     Task {
         name: "bench",
