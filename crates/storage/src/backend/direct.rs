@@ -195,15 +195,28 @@ pub(crate) fn read_vectored_at(
     Ok(rustix::io::preadv(file, buffers, offset_bytes)?)
 }
 
-/// One call of the system for the first buffer that isn't empty: systems without vectored reads are resumed.
+/// One call of the system for each buffer, since there is none for several: until one comes back short.
 #[cfg(windows)]
 pub(crate) fn read_vectored_at(
     file: &File,
     buffers: &mut [IoSliceMut<'_>],
     offset_bytes: u64,
 ) -> io::Result<usize> {
-    let first = buffers.iter_mut().find(|buffer| !buffer.is_empty());
-    first.map_or(Ok(0), |buffer| std::os::windows::fs::FileExt::seek_read(file, buffer, offset_bytes))
+    let mut n_read = 0;
+    for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
+        match std::os::windows::fs::FileExt::seek_read(file, buffer, offset_bytes + n_read as u64) {
+            Ok(n) => {
+                n_read += n;
+                if n < buffer.len() {
+                    break;
+                }
+            }
+            // Whoever resumes the read hears of it then.
+            Err(_) if n_read > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(n_read)
 }
 
 #[cfg(test)]
