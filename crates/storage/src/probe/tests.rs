@@ -36,7 +36,9 @@ fn small_files_are_probed() {
         let n_bytes: u64 = rates.map(|rate| rate.n_reads * rate.read_bytes).sum();
         assert!(n_bytes <= len as u64 + 5000, "{n_bytes} of {len} bytes were read");
         assert_eq!(report.choice.reasons.len(), 5);
-        assert!(report.is_sane() && !report.device.id.is_empty(), "{report:?}");
+        // On Windows disks aren't told apart, so nothing is kept for later there.
+        let is_known = !report.device.id.is_empty();
+        assert!(report.is_sane() && is_known == cfg!(unix), "{report:?}");
     }
 }
 
