@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use bytes::Bytes;
 
-use crate::memory::{Memory, SlotIdx};
+use crate::memory::{Arena, Memory, SlotIdx};
 use crate::sync::Arc;
 
 /// The one right to fill a slot. Dropping it frees the slot, whose bytes then mean nothing.
@@ -106,6 +106,14 @@ impl ReadLease {
         }
     }
 
+    /// The arena of the slot, for devices that are shown all of its memory at once; `None` when the bytes lie in none.
+    pub fn arena(&self) -> Option<Arena> {
+        match &self.0 {
+            Held::Slot { memory, .. } => Some(Arena::of(memory)),
+            Held::Shared(_) => None,
+        }
+    }
+
     /// The bytes of the slot, which don't change while any lease lives, or the shared ones. Those of a mapped file
     /// change when another program writes the file: who lends them must say so before what was computed from them counts.
     pub fn bytes(&self) -> &[u8] {
@@ -194,6 +202,7 @@ mod tests {
         let lease = crate::ReadLease::from(bytes.clone());
         let clone = lease.clone();
         assert_eq!((clone.bytes().as_ptr(), clone.slot(), clone.is_last()), (bytes.as_ptr(), None, false));
+        assert!(clone.arena().is_none());
     }
 
     #[test]
@@ -202,6 +211,7 @@ mod tests {
         writer.bytes_mut()[0] = 7;
         let reader = std::thread::spawn(move || writer.seal()).join().unwrap();
         assert_eq!(reader.bytes()[0], 7);
+        assert_eq!(reader.arena().map(|arena| (arena.n_slots(), arena.slot_bytes())), Some((1, 4096)));
     }
 }
 

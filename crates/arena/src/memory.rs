@@ -55,6 +55,11 @@ impl Arena {
         Ok(Self(Arc::new(Memory { base, offset, map, no_huge_pages, stride, states, accesses })))
     }
 
+    /// The arena that a lease's memory is of.
+    pub(crate) fn of(memory: &Arc<Memory>) -> Self {
+        Self(Arc::clone(memory))
+    }
+
     /// Slots.
     pub fn n_slots(&self) -> usize {
         self.0.states.len()

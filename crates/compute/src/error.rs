@@ -4,6 +4,8 @@ use std::io;
 
 use forerun_model::{LayerId, ShapeError};
 
+use crate::DeviceName;
+
 /// A step that can't be computed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -149,6 +151,28 @@ pub enum ComputeError {
         /// Threads asked for.
         n_threads: usize,
         /// The system's reason.
+        reason: String,
+    },
+    /// A device that there is no word for.
+    #[error("`{name}` names no device; right would be cpu, cuda:N or metal:N, with a number for N")]
+    DeviceName {
+        /// The name.
+        name: String,
+    },
+    /// A device that isn't there, or that this build can't use.
+    #[error("device {device} can't be used: {reason}")]
+    DeviceMissing {
+        /// The device.
+        device: DeviceName,
+        /// Why, and what would be right.
+        reason: String,
+    },
+    /// A device that failed.
+    #[error("device {device} failed: {reason}")]
+    Device {
+        /// The device.
+        device: DeviceName,
+        /// What it said.
         reason: String,
     },
 }

@@ -1,4 +1,5 @@
-//! Matrix times rows: the one thing that the reference and the fast backend do differently.
+//! Matrix times rows: the one thing that the reference and the fast backend do differently. What a device has of its own beside them,
+//! it may do as well: the recurrence of a delta-net, and the end of a layer.
 //!
 //! [`Exact`] decodes weights to f32 and multiplies plainly: the definition of right. [`Quantised`] multiplies the
 //! stored blocks, with activations in the form that the weight type wants. Everything around the products is one
@@ -11,6 +12,9 @@ use crate::activation::{ActivationRow, Activations, Form, Rows};
 use crate::dequant::dequantise;
 use crate::kernels::Isa;
 use crate::ops::{dot, silu_times};
+use crate::stack::moe::close;
+use crate::stack::recurrence::recur;
+use crate::stack::{Closing, Recurrence};
 use crate::tensor::Matrix;
 use crate::workers::Workers;
 
@@ -74,6 +78,28 @@ pub trait Products {
         let n_cols = expert.gate.layout.n_rows;
         inner.start(gates.len() / n_cols, n_cols).copy_from_slice(gates);
         self.multiply(inner, Rows::All, &mut [Product { matrix: expert.down, out }]);
+    }
+
+    /// What a delta-net does between its projections and its output matrix.
+    ///
+    /// # Panics
+    /// When sizes don't fit each other.
+    fn recur(&mut self, job: Recurrence<'_>)
+    where
+        Self: Sized,
+    {
+        recur(self, job);
+    }
+
+    /// Adds the experts' results of a layer to the residual stream.
+    ///
+    /// # Panics
+    /// When sizes don't fit each other.
+    fn close(&mut self, job: Closing<'_>)
+    where
+        Self: Sized,
+    {
+        close(self, job);
     }
 
     /// The threads that work may be shared among.

@@ -11,7 +11,7 @@ use forerun_model::{AttentionShape, ExpertLayout, LayerId, LayerKind, ModelShape
 
 use crate::ComputeError;
 use crate::tensor::{Tensor, check_type};
-pub(crate) use prediction::Entry;
+pub use prediction::Entry;
 
 /// All resident tensors of a model and the layout of its experts.
 #[derive(Debug)]
@@ -20,12 +20,16 @@ pub struct Weights {
     pub shape: ModelShape,
     /// How an expert's matrices lie in a slot, per layer.
     pub experts: Vec<ExpertLayout>,
-    pub(crate) embedding: Tensor,
-    pub(crate) output_norm: Vec<f32>,
-    pub(crate) output: Tensor,
-    pub(crate) layers: Vec<LayerWeights>,
+    /// The table of embeddings, `[n_vocab, hidden]`.
+    pub embedding: Tensor,
+    /// The norm before the head, `[hidden]`.
+    pub output_norm: Vec<f32>,
+    /// The head, `[n_vocab, hidden]`.
+    pub output: Tensor,
+    /// One entry a layer.
+    pub layers: Vec<LayerWeights>,
     /// Of a prediction block.
-    pub(crate) entry: Option<Entry>,
+    pub entry: Option<Entry>,
     regrouped: Regrouped,
 }
 
@@ -46,76 +50,115 @@ impl Regrouped {
     }
 }
 
+/// The resident part of a layer.
 #[derive(Debug)]
-pub(crate) struct LayerWeights {
-    pub(crate) attn_norm: Vec<f32>,
-    pub(crate) post_norm: Vec<f32>,
-    pub(crate) mixer: Mixer,
-    pub(crate) router: Tensor,
+pub struct LayerWeights {
+    /// The norm before the mixer, `[hidden]`.
+    pub attn_norm: Vec<f32>,
+    /// The norm before router and experts, `[hidden]`.
+    pub post_norm: Vec<f32>,
+    /// The mixer.
+    pub mixer: Mixer,
+    /// `[n_experts, hidden]`.
+    pub router: Tensor,
     /// The router in fewer bits.
-    pub(crate) guess_router: Option<Tensor>,
-    pub(crate) shared: Option<SharedExpert>,
+    pub guess_router: Option<Tensor>,
+    /// The shared expert, where there is one.
+    pub shared: Option<SharedExpert>,
 }
 
+/// The expert that every row uses.
 #[derive(Debug)]
-pub(crate) struct SharedExpert {
-    pub(crate) gate: Tensor,
-    pub(crate) up: Tensor,
-    pub(crate) down: Tensor,
+pub struct SharedExpert {
+    /// `[shared_ff, hidden]`.
+    pub gate: Tensor,
+    /// `[shared_ff, hidden]`.
+    pub up: Tensor,
+    /// `[hidden, shared_ff]`.
+    pub down: Tensor,
     /// One row: the logit of how much of it is added.
-    pub(crate) switch: Tensor,
+    pub switch: Tensor,
 }
 
+/// What mixes a layer's tokens.
 #[derive(Debug)]
-pub(crate) enum Mixer {
+pub enum Mixer {
+    /// Softmax attention.
     Attention(AttentionWeights),
+    /// The gated delta rule.
     DeltaNet(DeltaNetWeights),
 }
 
+/// Softmax attention.
 #[derive(Debug)]
-pub(crate) struct AttentionWeights {
+pub struct AttentionWeights {
     /// Queries and gates, keys, values: one fused tensor, or three.
-    pub(crate) qkv: Qkv,
-    pub(crate) biases: Option<Biases>,
-    pub(crate) output: Tensor,
-    pub(crate) head_norms: Option<HeadNorms>,
+    pub qkv: Qkv,
+    /// What is added to their products, where the file has it.
+    pub biases: Option<Biases>,
+    /// `[hidden, heads * head_dim]`.
+    pub output: Tensor,
+    /// Norms of the heads, where the architecture has them.
+    pub head_norms: Option<HeadNorms>,
 }
 
 /// What is added to the products with the layer's input.
 #[derive(Debug)]
-pub(crate) struct Biases {
-    /// Of queries, and of gates where there are gates.
-    pub(crate) q: Vec<f32>,
-    pub(crate) k: Vec<f32>,
-    pub(crate) v: Vec<f32>,
+pub struct Biases {
+    /// Of queries, and of gates where there are gates, `[query_rows]`.
+    pub q: Vec<f32>,
+    /// Of keys, `[kv_width]`.
+    pub k: Vec<f32>,
+    /// Of values, `[kv_width]`.
+    pub v: Vec<f32>,
 }
 
-/// Weights of the norms of each head's query and key.
+/// Weights of the norms of each head's query and key, `[head_dim]`.
 #[derive(Debug)]
-pub(crate) struct HeadNorms {
-    pub(crate) q: Vec<f32>,
-    pub(crate) k: Vec<f32>,
+pub struct HeadNorms {
+    /// Of queries.
+    pub q: Vec<f32>,
+    /// Of keys.
+    pub k: Vec<f32>,
 }
 
+/// The first products of attention; a head's gate, where there is one, follows its query.
 #[derive(Debug)]
-pub(crate) enum Qkv {
+pub enum Qkv {
+    /// Rows of queries and gates, then of keys, then of values.
     Fused(Tensor),
-    Separate { q: Tensor, k: Tensor, v: Tensor },
+    /// One matrix each.
+    Separate {
+        /// `[query_rows, hidden]`.
+        q: Tensor,
+        /// `[kv_width, hidden]`.
+        k: Tensor,
+        /// `[kv_width, hidden]`.
+        v: Tensor,
+    },
 }
 
+/// The gated delta-net.
 #[derive(Debug)]
-pub(crate) struct DeltaNetWeights {
-    pub(crate) qkv: Tensor,
-    pub(crate) gate: Tensor,
-    pub(crate) beta: Tensor,
-    pub(crate) alpha: Tensor,
+pub struct DeltaNetWeights {
+    /// Queries, keys and values, `[conv_channels, hidden]`.
+    pub qkv: Tensor,
+    /// Gates of the output, `[value_width, hidden]`.
+    pub gate: Tensor,
+    /// Strengths of the correction, `[value heads, hidden]`.
+    pub beta: Tensor,
+    /// What decays are made of, `[value heads, hidden]`.
+    pub alpha: Tensor,
     /// `[conv_kernel, channels]`: the file has it the other way round.
-    pub(crate) conv: Vec<f32>,
-    /// `-exp(A_log)`.
-    pub(crate) a: Vec<f32>,
-    pub(crate) dt: Vec<f32>,
-    pub(crate) norm: Vec<f32>,
-    pub(crate) output: Tensor,
+    pub conv: Vec<f32>,
+    /// `-exp(A_log)`, `[value heads]`.
+    pub a: Vec<f32>,
+    /// What is added to the alphas, `[value heads]`.
+    pub dt: Vec<f32>,
+    /// The norm of a head's output, `[value_dim]`.
+    pub norm: Vec<f32>,
+    /// `[hidden, value_width]`.
+    pub output: Tensor,
 }
 
 impl Weights {

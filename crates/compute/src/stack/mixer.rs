@@ -2,8 +2,7 @@
 
 use forerun_model::{LayerId, ModelShape};
 
-use super::current::Current;
-use super::recurrence::{self, Inputs, old_and_new};
+use super::recurrence::{self, Inputs, Recurrence, old_and_new};
 use super::{Scratch, Stack};
 use crate::activation::Rows;
 use crate::attention::Attend;
@@ -12,6 +11,7 @@ use crate::loops::{Add, Turn};
 use crate::ops::{add_to_rows, sigmoid};
 use crate::products::{Product, Products};
 use crate::sequence::{Committed, LayerMemory, Sequence};
+use crate::stepping::Current;
 use crate::tap;
 use crate::tensor::Matrix;
 use crate::weights::{AttentionWeights, Mixer, Qkv};
@@ -50,8 +50,18 @@ impl<P: Products> Stack<P> {
                     log_decays: &log.log_decays,
                     betas: &log.betas,
                 };
-                let states = old_and_new(copies, committed);
-                recurrence::recur(shape, w, products, inputs, states, &mut scratch.convolved, None);
+                let (old, new) = old_and_new(copies, committed);
+                products.recur(Recurrence {
+                    net: shape.delta_net.as_ref().expect("a layer of this kind has its shape"),
+                    eps: shape.norm_eps,
+                    conv: &w.conv,
+                    norm: &w.norm,
+                    inputs,
+                    old,
+                    new,
+                    convolved: &mut scratch.convolved,
+                    outputs: None,
+                });
             }
         }
     }

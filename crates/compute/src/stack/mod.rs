@@ -1,10 +1,9 @@
 //! The whole stack over one kind of products: what [`Reference`] and [`Cpu`] have in common.
 
-mod current;
 mod entry;
 mod mixer;
-mod moe;
-mod recurrence;
+pub(crate) mod moe;
+pub(crate) mod recurrence;
 mod saved;
 mod scratch;
 
@@ -23,11 +22,13 @@ use crate::loops::Norm;
 use crate::products::{Exact, Product, Products, Quantised, Rounding};
 use crate::rope::Rope;
 use crate::sequence::{Checkpoint, Sequence};
+use crate::stepping::{Bounds, Current, check};
 use crate::tap::{InputTap, Inputs, Tap};
 use crate::weights::Weights;
 use crate::workers::Workers;
 use crate::{ComputeError, SequenceIdx};
-use current::{Bounds, Current, check};
+pub use moe::Closing;
+pub use recurrence::{Inputs as RecurrenceInputs, Outputs as RecurrenceOutputs, Recurrence};
 use scratch::Scratch;
 
 /// The definition of right: decoded weights, plain f32 products, one thread.
@@ -196,12 +197,9 @@ impl<P: Products> Stack<P> {
             log_rows: self.config.log_rows,
             context: self.config.context,
             n_vocab: self.weights.shape.n_vocab,
+            n_sequences: self.sequences.len(),
         };
-        check(step, &self.sequences, bounds)?;
-        match step.parts.iter().position(|part| self.aside.step.holds(part.sequence.0)) {
-            Some(part) => Err(ComputeError::Part { part, rule: "its sequence is in the step put aside" }),
-            None => Ok(()),
-        }
+        check(step, bounds, |sequence| self.sequences[sequence].len, &self.aside.step)
     }
 
     fn embed(&mut self, rows: &[Row]) {

@@ -125,16 +125,47 @@ impl<P: Products> Stack<P> {
         let n = current.n_rows();
         let (d, top_k) = (self.weights.shape.hidden, self.weights.shape.moe.top_k);
         let Scratch { x, ranked, rank_weights, shared, .. } = &mut self.scratch;
-        let (isa, has_shared) = (self.products.isa(), self.weights.shape.moe.shared_ff.is_some());
-        self.products.workers().rows(&mut x[..n * d], d, 4 * n * (top_k + 3) * d, |row, x| {
-            isa.run(AddExperts {
-                x,
-                ranked: &ranked[row * top_k * d..(row + 1) * top_k * d],
-                rank_weights: &rank_weights[row * top_k..(row + 1) * top_k],
-                shared: if has_shared { &shared[row * d..(row + 1) * d] } else { &[] },
-            });
+        let shared = if self.weights.shape.moe.shared_ff.is_some() { &shared[..n * d] } else { &[] };
+        self.products.close(Closing {
+            hidden: d,
+            top_k,
+            ranked: &ranked[..n * top_k * d],
+            rank_weights: &rank_weights[..n * top_k],
+            shared,
+            x: &mut x[..n * d],
         });
     }
+}
+
+/// The end of a layer: `x += (sum of ranked results, weighted, in rank order) + shared`.
+#[derive(Debug)]
+pub struct Closing<'a> {
+    /// Values of a row.
+    pub hidden: usize,
+    /// Experts of a row.
+    pub top_k: usize,
+    /// Results of the routed experts, `[rows, top_k, hidden]`.
+    pub ranked: &'a [f32],
+    /// Their weights, `[rows, top_k]`.
+    pub rank_weights: &'a [f32],
+    /// What the shared expert adds, `[rows, hidden]`; empty without one.
+    pub shared: &'a [f32],
+    /// The residual stream, `[rows, hidden]`.
+    pub x: &'a mut [f32],
+}
+
+/// Rows are shared among the threads.
+pub(crate) fn close<P: Products>(products: &P, job: Closing<'_>) {
+    let Closing { hidden: d, top_k, ranked, rank_weights, shared, x } = job;
+    let (isa, work_bytes) = (products.isa(), 4 * (x.len() + ranked.len() + 2 * shared.len()));
+    products.workers().rows(x, d, work_bytes, |row, x| {
+        isa.run(AddExperts {
+            x,
+            ranked: &ranked[row * top_k * d..(row + 1) * top_k * d],
+            rank_weights: &rank_weights[row * top_k..(row + 1) * top_k],
+            shared: if shared.is_empty() { &[] } else { &shared[row * d..(row + 1) * d] },
+        });
+    });
 }
 
 /// `x += (sum of ranked results, weighted, in rank order) + shared`.

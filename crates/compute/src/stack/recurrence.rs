@@ -4,10 +4,9 @@
 
 use std::ops::Range;
 
-use forerun_model::{LayerId, ModelShape};
+use forerun_model::{DeltaNetShape, LayerId, ModelShape};
 
 use super::Scratch;
-use super::current::Current;
 use super::mixer::MADE_ALIKE;
 use crate::activation::Rows;
 use crate::delta_net::{DeltaInput, convolve, step};
@@ -15,6 +14,7 @@ use crate::kernels::Loop;
 use crate::ops::{l2_norm, rms_norm_in_place, sigmoid, silu, softplus};
 use crate::products::{Product, Products};
 use crate::sequence::{LayerMemory, Log, Recurrent, Sequence};
+use crate::stepping::Current;
 use crate::weights::DeltaNetWeights;
 use crate::workers::SharedSlice;
 
@@ -60,9 +60,18 @@ pub(super) fn delta_net<P: Products>(
             inputs.copy_to(log);
         }
         let rows = rows.start * width..rows.end * width;
-        let outputs = Outputs { gates: &scratch.side[rows.clone()], inner: &mut inner[rows] };
-        let states = old_and_new(copies, committed);
-        recur(shape, w, products, inputs, states, &mut scratch.convolved, Some(outputs));
+        let (old, new) = old_and_new(copies, committed);
+        products.recur(Recurrence {
+            net,
+            eps: shape.norm_eps,
+            conv: &w.conv,
+            norm: &w.norm,
+            inputs,
+            old,
+            new,
+            convolved: &mut scratch.convolved,
+            outputs: Some(Outputs { gates: &scratch.side[rows.clone()], inner: &mut inner[rows] }),
+        });
     }
     let mut work = [Product { matrix: w.output.matrix(), out: &mut scratch.out[..n * shape.hidden] }];
     products.multiply(&mut scratch.inner, Rows::All, &mut work);
@@ -74,13 +83,40 @@ pub(super) fn old_and_new(copies: &mut [Recurrent; 2], committed: usize) -> (&Re
     if committed == 0 { (a, b) } else { (b, a) }
 }
 
-/// What enters the recurrence: raw projections `[rows, channels]`, decays and corrections `[rows, heads]`.
-#[derive(Clone, Copy)]
-pub(super) struct Inputs<'a> {
-    pub(super) n_rows: usize,
-    pub(super) projections: &'a [f32],
-    pub(super) log_decays: &'a [f32],
-    pub(super) betas: &'a [f32],
+/// What a delta-net does between its projections and its output matrix, for consecutive rows of one sequence.
+#[derive(Debug)]
+pub struct Recurrence<'a> {
+    /// The block's shape.
+    pub net: &'a DeltaNetShape,
+    /// What all norms add to a mean or a sum of squares.
+    pub eps: f32,
+    /// The convolution's weights, `[conv_kernel, channels]`.
+    pub conv: &'a [f32],
+    /// Weights of the norm of each head's output, `[value_dim]`.
+    pub norm: &'a [f32],
+    /// What enters.
+    pub inputs: Inputs<'a>,
+    /// The state before the first row.
+    pub old: &'a Recurrent,
+    /// Becomes the state after the last row.
+    pub new: &'a mut Recurrent,
+    /// Room for queries, keys and values, `[rows, channels]`.
+    pub convolved: &'a mut [f32],
+    /// Where the outputs go; `None` when only the state is wanted.
+    pub outputs: Option<Outputs<'a>>,
+}
+
+/// What enters the recurrence.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Rows.
+    pub n_rows: usize,
+    /// Raw projections, `[rows, channels]`.
+    pub projections: &'a [f32],
+    /// Logarithms of the decay, at most 0, `[rows, value heads]`.
+    pub log_decays: &'a [f32],
+    /// Strengths of the correction, in (0, 1), `[rows, value heads]`.
+    pub betas: &'a [f32],
 }
 
 impl Inputs<'_> {
@@ -106,24 +142,19 @@ impl Inputs<'_> {
     }
 }
 
-/// What becomes of the heads' outputs: normalised and gated, `[rows, heads, value_dim]`.
-pub(super) struct Outputs<'a> {
-    gates: &'a [f32],
-    inner: &'a mut [f32],
+/// What becomes of the heads' outputs, `[rows, value heads, value_dim]`.
+#[derive(Debug)]
+pub struct Outputs<'a> {
+    /// Logits of their gates.
+    pub gates: &'a [f32],
+    /// Outputs, normalised and gated.
+    pub inner: &'a mut [f32],
 }
 
 /// Runs convolution, norms and the delta rule over the rows: reads `old`, leaves `new` after the last row. Channels, then
 /// heads, are shared among the threads, each head over all rows while its state is in a cache.
-pub(super) fn recur<P: Products>(
-    shape: &ModelShape,
-    w: &DeltaNetWeights,
-    products: &P,
-    inputs: Inputs<'_>,
-    (old, new): (&Recurrent, &mut Recurrent),
-    convolved: &mut [f32],
-    outputs: Option<Outputs<'_>>,
-) {
-    let net = shape.delta_net.as_ref().expect("a layer of this kind has its shape");
+pub(crate) fn recur<P: Products>(products: &P, job: Recurrence<'_>) {
+    let Recurrence { net, eps, conv, norm, inputs, old, new, convolved, outputs } = job;
     let (n, channels, taps) = (inputs.n_rows, net.conv_channels(), net.conv_kernel);
     let raw = |row: usize| {
         // Rows before the step's first lie in the history, which holds `taps - 1` of them.
@@ -154,10 +185,10 @@ pub(super) fn recur<P: Products>(
             };
             // SAFETY: heads' channels don't overlap, and each head of a row is one thread's.
             let out = unsafe { convolved.part(row * channels + start..row * channels + start + len) };
-            let window = (0..taps).map(|tap| (&w.conv[tap * channels + start..], &raw(row + tap)[start..]));
-            let norm =
+            let window = (0..taps).map(|tap| (&conv[tap * channels + start..], &raw(row + tap)[start..]));
+            let root =
                 (head < key_heads).then_some(if head < net.n_key_heads { root(net.key_dim) } else { 1.0 });
-            isa.run(Convolve { window, norm: norm.map(|root| 1.0 / root), eps: shape.norm_eps, out });
+            isa.run(Convolve { window, norm: root.map(|root| 1.0 / root), eps, out });
         }
         share.wait();
         // SAFETY: nobody writes convolved channels after the barrier.
@@ -166,9 +197,8 @@ pub(super) fn recur<P: Products>(
             let states = head * head_state..(head + 1) * head_state;
             // SAFETY: heads' states don't overlap, and each head is one thread's.
             let new = unsafe { new.part(states.clone()) };
-            let heads =
-                Head { shape, w, inputs, convolved, head, old: &old.state[states], new, gates, inner };
-            isa.run(heads);
+            let old = &old.state[states];
+            isa.run(Head { net, eps, norm, inputs, convolved, head, old, new, gates, inner });
         }
     });
 }
@@ -195,8 +225,9 @@ impl<'a, W: Iterator<Item = (&'a [f32], &'a [f32])>> Loop for Convolve<'_, W> {
 
 /// The delta rule of one value head over all rows.
 struct Head<'a> {
-    shape: &'a ModelShape,
-    w: &'a DeltaNetWeights,
+    net: &'a DeltaNetShape,
+    eps: f32,
+    norm: &'a [f32],
     inputs: Inputs<'a>,
     /// Queries, keys and values, `[rows, channels]`.
     convolved: &'a [f32],
@@ -213,8 +244,7 @@ impl Loop for Head<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { shape, w, inputs, convolved, head, old, new, gates, inner } = self;
-        let net = shape.delta_net.as_ref().expect("a layer of this kind has its shape");
+        let Self { net, eps, norm, inputs, convolved, head, old, new, gates, inner } = self;
         let (channels, dim, n_heads) = (net.conv_channels(), net.value_dim, net.n_value_heads);
         let (key_head, key_width) = (net.key_head(head) * net.key_dim, net.n_key_heads * net.key_dim);
         let mut spare = [0.0; forerun_model::HEAD_DIM_MAX];
@@ -236,7 +266,7 @@ impl Loop for Head<'_> {
             // SAFETY: heads' outputs don't overlap, and each head is one thread's.
             let out = unsafe { inner.part(at.clone()) };
             step(before, new, input, out);
-            rms_norm_in_place(out, &w.norm, shape.norm_eps);
+            rms_norm_in_place(out, norm, eps);
             for (out, gate) in out.iter_mut().zip(&gates[at]) {
                 *out *= silu(*gate);
             }

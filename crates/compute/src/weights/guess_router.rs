@@ -32,7 +32,7 @@ impl Weights {
 
 impl LayerWeights {
     /// The router that guesses are made with.
-    pub(crate) fn guess_router(&self) -> &Tensor {
+    pub fn guess_router(&self) -> &Tensor {
         self.guess_router.as_ref().unwrap_or(&self.router)
     }
 }

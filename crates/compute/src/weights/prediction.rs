@@ -12,13 +12,13 @@ use crate::tensor::Tensor;
 
 /// What stands before the layer of a prediction block.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// `[hidden, 2 * hidden]`.
-    pub(crate) matrix: Tensor,
-    /// Norm of the token's embedding.
-    pub(crate) token_norm: Vec<f32>,
-    /// Norm of the state.
-    pub(crate) state_norm: Vec<f32>,
+    pub matrix: Tensor,
+    /// Norm of the token's embedding, `[hidden]`.
+    pub token_norm: Vec<f32>,
+    /// Norm of the state, `[hidden]`.
+    pub state_norm: Vec<f32>,
 }
 
 impl Weights {

@@ -1,18 +1,21 @@
-//! The step under way: whose rows it has, and how far it has come.
+//! The step under way: whose rows it has, how far it has come, and what may be done with it. The same for every backend.
 
 use crate::ComputeError;
 use crate::backend::{Row, Step};
-use crate::sequence::Sequence;
 
 /// A part of the step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
-    pub(super) sequence: usize,
-    pub(super) past: usize,
+pub struct Placed {
+    /// The sequence's index.
+    pub sequence: usize,
+    /// Tokens that the sequence held before.
+    pub past: usize,
     /// Its first row in the step.
-    pub(super) first: usize,
-    pub(super) n_rows: usize,
-    pub(super) may_reject: bool,
+    pub first: usize,
+    /// Its rows.
+    pub n_rows: usize,
+    /// Whether fewer than all of them may be accepted.
+    pub may_reject: bool,
     is_accepted: bool,
 }
 
@@ -29,25 +32,32 @@ enum Phase {
 
 /// The step under way, if there is one; kept between steps for its memory.
 #[derive(Debug, Default)]
-pub(super) struct Current {
+pub struct Current {
     parts: Vec<Placed>,
     n_rows: usize,
     /// Results of experts that `close_layer` still waits for.
-    pub(super) missing: usize,
+    pub missing: usize,
     phase: Phase,
 }
 
 /// What bounds a step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    pub(super) rows_max: usize,
-    pub(super) log_rows: usize,
-    pub(super) context: usize,
-    pub(super) n_vocab: usize,
+pub struct Bounds {
+    /// Most rows of a step.
+    pub rows_max: usize,
+    /// Most rows of a part of which fewer may be accepted.
+    pub log_rows: usize,
+    /// Tokens that a sequence has room for.
+    pub context: usize,
+    /// Entries of the vocabulary.
+    pub n_vocab: usize,
+    /// Sequences.
+    pub n_sequences: usize,
 }
 
 impl Current {
-    pub(super) fn with_capacity(n_sequences: usize) -> Self {
+    /// No step, with room for one of `n_sequences` parts.
+    pub fn with_capacity(n_sequences: usize) -> Self {
         Self { parts: Vec::with_capacity(n_sequences), ..Self::default() }
     }
 
@@ -55,7 +65,7 @@ impl Current {
     ///
     /// # Panics
     /// When there is no step: the caller broke the order of calls.
-    pub(super) fn parts(&self) -> &[Placed] {
+    pub fn parts(&self) -> &[Placed] {
         assert!(self.phase != Phase::Idle, "begin() comes first");
         &self.parts
     }
@@ -64,24 +74,27 @@ impl Current {
     ///
     /// # Panics
     /// As [`Self::parts`].
-    pub(super) fn n_rows(&self) -> usize {
+    pub fn n_rows(&self) -> usize {
         assert!(self.phase != Phase::Idle, "begin() comes first");
         self.n_rows
     }
 
     /// The part that the row belongs to.
-    pub(super) fn part_of(&self, row: usize) -> &Placed {
+    pub fn part_of(&self, row: usize) -> &Placed {
         &self.parts[self.parts.partition_point(|part| part.first <= row) - 1]
     }
 
     /// Whether `sequence` is in the step under way and not accepted.
-    pub(super) fn holds(&self, sequence: usize) -> bool {
+    pub fn holds(&self, sequence: usize) -> bool {
         let waits = |part: &Placed| part.sequence == sequence && !part.is_accepted;
         self.phase != Phase::Idle && self.parts.iter().any(waits)
     }
 
     /// Whether [`Self::let_go`] takes nobody else's rows.
-    pub(super) fn check_let_go(&self, sequence: usize) -> Result<(), ComputeError> {
+    ///
+    /// # Errors
+    /// [`ComputeError::Part`] when it would.
+    pub fn check_let_go(&self, sequence: usize) -> Result<(), ComputeError> {
         if self.phase == Phase::Finished || !self.holds(sequence) {
             return Ok(());
         }
@@ -92,7 +105,7 @@ impl Current {
     }
 
     /// Gives up the rows of `sequence`: with them a step under way, but those of a finished step alone.
-    pub(super) fn let_go(&mut self, sequence: usize) {
+    pub fn let_go(&mut self, sequence: usize) {
         if self.phase == Phase::Finished {
             let own = self.parts.iter_mut().filter(|part| part.sequence == sequence);
             own.for_each(|part| part.is_accepted = true);
@@ -102,17 +115,17 @@ impl Current {
     }
 
     /// Whether its layers run.
-    pub(super) fn is_under_way(&self) -> bool {
+    pub fn is_under_way(&self) -> bool {
         self.phase == Phase::Begun
     }
 
     /// Forgets the step.
-    pub(super) fn abandon(&mut self) {
+    pub fn abandon(&mut self) {
         self.phase = Phase::Idle;
     }
 
     /// Begins `step`, which was checked.
-    pub(super) fn begin(&mut self, step: &Step<'_>) {
+    pub fn begin(&mut self, step: &Step<'_>) {
         self.parts.clear();
         let mut first = 0;
         for part in step.parts {
@@ -132,12 +145,15 @@ impl Current {
     }
 
     /// The logits are there.
-    pub(super) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         self.phase = Phase::Finished;
     }
 
     /// Takes the first `n_rows` rows of a part; returns where they are.
-    pub(super) fn accept(&mut self, part: usize, n_rows: usize) -> Result<Placed, ComputeError> {
+    ///
+    /// # Errors
+    /// [`ComputeError::Accept`] when they can't be, as [`Backend::accept`](crate::Backend::accept) says.
+    pub fn accept(&mut self, part: usize, n_rows: usize) -> Result<Placed, ComputeError> {
         let refuse = |rows, rule| Err(ComputeError::Accept { accepted: n_rows, rows, rule });
         if self.phase == Phase::Idle {
             return refuse(0, "a step must have been finished");
@@ -162,8 +178,16 @@ impl Current {
     }
 }
 
-/// Whether `step` can begin over `sequences`.
-pub(super) fn check(step: &Step<'_>, sequences: &[Sequence], bounds: Bounds) -> Result<(), ComputeError> {
+/// Whether `step` can begin while `aside` is put aside; `held` says how many tokens a sequence holds.
+///
+/// # Errors
+/// [`ComputeError`] as [`Backend::begin`](crate::Backend::begin) says.
+pub fn check(
+    step: &Step<'_>,
+    bounds: Bounds,
+    held: impl Fn(usize) -> usize,
+    aside: &Current,
+) -> Result<(), ComputeError> {
     let (rows, rows_max) = (step.rows.len(), bounds.rows_max);
     let counted: usize = step.parts.iter().map(|part| part.n_rows).sum();
     if rows == 0 || rows > rows_max {
@@ -173,9 +197,10 @@ pub(super) fn check(step: &Step<'_>, sequences: &[Sequence], bounds: Bounds) -> 
         return Err(ComputeError::Rows { rows, rows_max: counted });
     }
     for (i, part) in step.parts.iter().enumerate() {
-        let n_sequences = sequences.len();
-        let sequence = sequences.get(part.sequence.0);
-        let sequence = sequence.ok_or(ComputeError::Sequence { sequence: part.sequence.0, n_sequences })?;
+        let (sequence, n_sequences) = (part.sequence.0, bounds.n_sequences);
+        if sequence >= n_sequences {
+            return Err(ComputeError::Sequence { sequence, n_sequences });
+        }
         let rows_max = if part.may_reject { rows_max.min(bounds.log_rows) } else { rows_max };
         if part.n_rows == 0 || part.n_rows > rows_max {
             return Err(ComputeError::Rows { rows: part.n_rows, rows_max });
@@ -183,8 +208,9 @@ pub(super) fn check(step: &Step<'_>, sequences: &[Sequence], bounds: Bounds) -> 
         if step.parts[..i].iter().any(|other| other.sequence == part.sequence) {
             return Err(ComputeError::Part { part: i, rule: "its sequence is in a part before it" });
         }
-        if part.past != 0 && part.past != sequence.len {
-            return Err(ComputeError::Past { past: part.past, held: sequence.len });
+        let held = held(sequence);
+        if part.past != 0 && part.past != held {
+            return Err(ComputeError::Past { past: part.past, held });
         }
         if part.past + part.n_rows > bounds.context {
             let (past, rows, context) = (part.past, part.n_rows, bounds.context);
@@ -192,8 +218,11 @@ pub(super) fn check(step: &Step<'_>, sequences: &[Sequence], bounds: Bounds) -> 
         }
     }
     let n_vocab = bounds.n_vocab;
-    match step.rows.iter().find(|row: &&Row| row.token.idx() >= n_vocab) {
-        Some(row) => Err(ComputeError::Token { token: row.token.0, n_vocab }),
+    if let Some(row) = step.rows.iter().find(|row: &&Row| row.token.idx() >= n_vocab) {
+        return Err(ComputeError::Token { token: row.token.0, n_vocab });
+    }
+    match step.parts.iter().position(|part| aside.holds(part.sequence.0)) {
+        Some(part) => Err(ComputeError::Part { part, rule: "its sequence is in the step put aside" }),
         None => Ok(()),
     }
 }
