@@ -1,5 +1,6 @@
 //! The command line.
 
+mod backend;
 mod copy;
 mod draft;
 mod measure;
@@ -10,10 +11,11 @@ mod upstream;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
+pub(crate) use backend::{BackendName, choice as backend_choice};
 use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use copy::{CopyArgs, OrderName, PackArgs, QuantizeArgs, TalkArgs, UnpackArgs, VerifyArgs};
 pub(crate) use draft::DraftArgs;
-use forerun_decode::{IoChoice, SamplerConfig, parse_bytes};
+use forerun_decode::{DeviceName, IoChoice, SamplerConfig, parse_bytes};
 pub(crate) use measure::{BenchArgs, DiskWish, ImatrixArgs, PerplexityArgs, PlanArgs, ProbeArgs, TraceArgs};
 use schedule::parse_lookahead;
 pub(crate) use schedule::{Lookahead, Policy, PredictorName, ScheduleName};
@@ -115,9 +117,17 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
 
-    /// What computes: fast kernels, or the slow definition of right
+    /// What computes: fast kernels, the slow definition of right, or candle on a device
     #[arg(long, value_enum, default_value_t = BackendName::Cpu)]
     pub(crate) backend: BackendName,
+
+    /// Where candle computes: cpu, cuda:N or metal:N; default: cpu
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<DeviceName>,
+
+    /// Page-locks the slots for a CUDA device, which then reads them by itself; their memory can't be given back
+    #[arg(long)]
+    pub(crate) pin_slots: bool,
 
     /// Says nothing but the answer and errors
     #[arg(short, long)]
@@ -288,12 +298,6 @@ impl From<Io> for IoChoice {
             Io::Memory => Self::Memory,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum BackendName {
-    Cpu,
-    Reference,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,14 +2,15 @@
 
 use std::error::Error;
 
+use clap::CommandFactory;
+use clap::error::ErrorKind;
 use forerun_decode::config::{GrammarRoom, SequenceConfig};
 use forerun_decode::text::Thinking;
 use forerun_decode::{
-    BackendChoice, Decision, DiskProbe, Engine, EngineConfig, GenerationConfig, ModelSource, SamplerConfig,
-    SlotWish,
+    Decision, DiskProbe, Engine, EngineConfig, GenerationConfig, ModelSource, SamplerConfig, SlotWish,
 };
 
-use crate::args::{BackendName, DraftArgs, ModelArgs, SamplingArgs, ThinkingName};
+use crate::args::{Args, DraftArgs, ModelArgs, SamplingArgs, ThinkingName, backend_choice};
 use crate::embedded;
 use crate::interrupt::Interrupt;
 use crate::probe::{cache_folder, unix_seconds};
@@ -83,10 +84,9 @@ pub(crate) fn engine_config(model: &ModelArgs) -> Result<EngineConfig, Box<dyn E
     config.probe =
         Some(DiskProbe { folder: cache_folder(), unix_seconds: unix_seconds(), seed: random_seed() });
     config.n_threads = model.threads.map(usize::from);
-    config.backend = match model.backend {
-        BackendName::Cpu => BackendChoice::Cpu,
-        BackendName::Reference => BackendChoice::EXACT,
-    };
+    config.backend = backend_choice(model.backend, model.device)
+        .unwrap_or_else(|words| Args::command().error(ErrorKind::ArgumentConflict, words).exit());
+    config.pin_slots = model.pin_slots;
     Ok(config)
 }
 

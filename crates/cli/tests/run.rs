@@ -242,3 +242,19 @@ fn inspect_describes_a_model() {
         assert!(people.contains(words), "{words} in {people}");
     }
 }
+
+#[test]
+fn a_device_is_for_candle_alone() {
+    let wrong = output(&["run", "-q", "--device", "cpu", "hello"]);
+    let words = text(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(2), "{words}");
+    assert!(words.contains("'--device cpu' is for '--backend candle'"), "{words}");
+    let unknown = output(&["run", "-q", "--backend", "candle", "--device", "tpu", "hello"]);
+    let words = text(&unknown.stderr);
+    assert_eq!(unknown.status.code(), Some(2), "{words}");
+    assert!(words.contains("`tpu` names no device"), "{words}");
+    let missing = output(&["run", "-q", "--backend", "candle", "--device", "cuda:99", "hello"]);
+    let words = text(&missing.stderr);
+    assert_eq!(missing.status.code(), Some(1), "{words}");
+    assert!(words.contains("device cuda:99 can't be used"), "{words}");
+}

@@ -1,10 +1,11 @@
 //! What the user chose, before anything is opened.
 
+use std::fmt;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use forerun_compute::Rounding;
+use forerun_compute::{DeviceName, KvType, Rounding};
 use forerun_scheduler::PolicyName;
 
 use crate::input_sums::Collect;
@@ -140,11 +141,32 @@ pub enum BackendChoice {
     Cpu,
     /// The definition of right: slow, exact.
     Reference(Rounding),
+    /// A device of candle's, in a build with the feature `candle`, or `cuda` or `metal` for GPUs.
+    Candle(DeviceName),
 }
 
 impl BackendChoice {
     /// The reference with f32 activations: exact products of the decoded weights.
     pub const EXACT: Self = Self::Reference(Rounding::None);
+
+    /// How keys and values are stored.
+    pub fn kv_type(self) -> KvType {
+        match self {
+            Self::EXACT => KvType::F32,
+            Self::Cpu | Self::Candle(_) | Self::Reference(Rounding::LikeQuantised) => KvType::F16,
+        }
+    }
+}
+
+/// As on the command line.
+impl fmt::Display for BackendChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("--backend cpu"),
+            Self::Reference(_) => f.write_str("--backend reference"),
+            Self::Candle(device) => write!(f, "--backend candle --device {device}"),
+        }
+    }
 }
 
 /// How to open a model.
@@ -178,6 +200,9 @@ pub struct EngineConfig {
     pub verify_reads: bool,
     /// What computes.
     pub backend: BackendChoice,
+    /// Whether slots are page-locked for a CUDA device, which then reads them by itself. Their memory can't be given back: a
+    /// budget can't be [lowered](crate::Engine::lower_budget) then.
+    pub pin_slots: bool,
     /// Threads that compute; `None`: one per core.
     pub n_threads: Option<usize>,
     /// Most rows of a step whose logits are wanted; each costs memory for a whole vocabulary.
@@ -227,6 +252,7 @@ impl EngineConfig {
             lookahead: None,
             verify_reads: false,
             backend: BackendChoice::Cpu,
+            pin_slots: false,
             n_threads: None,
             logit_rows: 1,
             draft: DraftChoice::None,

@@ -1,5 +1,6 @@
 //! Builds the parts from a file and a budget, and runs steps through them.
 
+mod budget;
 mod checkpoints;
 mod drafting;
 mod expert_map;
@@ -21,10 +22,11 @@ use forerun_storage::{Resident, StoreStats};
 
 use crate::DecodeError;
 use crate::config::EngineConfig;
+use crate::device;
 use crate::draft::Drafter;
 use crate::input_sums::{InputSums, SharedSums};
 use crate::io::Disk;
-use crate::memory_plan::{MemoryPlan, PlanInput, bytes_text};
+use crate::memory_plan::MemoryPlan;
 use crate::observe::RoutingObserver;
 use crate::sampler::SamplerConfig;
 use crate::step::StepLoop;
@@ -65,6 +67,7 @@ pub struct Engine {
     n_threads: usize,
     traffic: TokenTraffic,
     sums: Option<SharedSums>,
+    has_pinned_slots: bool,
     pass: Pass,
     /// The step that was put aside.
     aside: Pass,
@@ -78,6 +81,12 @@ struct Held {
     checkpoints: Checkpoints,
     /// Counts how often the sequence was started anew.
     epoch: u64,
+}
+
+impl Held {
+    fn new(config: &EngineConfig, drafting: Option<Drafting>) -> Self {
+        Self { drafting, checkpoints: Checkpoints::new(config.checkpoints), epoch: 0 }
+    }
 }
 
 /// Bytes of weights that one token of plain decoding reads from memory.
@@ -162,29 +171,28 @@ impl Engine {
         own: Parts,
         mut decisions: Vec<Decision>,
     ) -> Result<Self, DecodeError> {
-        let plan = opening.plan_input(config);
-        let plan = PlanInput { lendable: plan.lendable.filter(|_| own.scheduler.is_none()), ..plan };
-        let plan = parts::plan(plan, &mut decisions)?;
+        let plan = parts::plan(opening.plan_input(config).lending(own.scheduler.is_none()), &mut decisions)?;
+        let workers = Workers::new(opening.own_threads(config))?;
         let Opening { gguf, path, shape, catalog, tokenizer, template, .. } = opening;
         let Opening { resident, weights, traffic, n_threads, io, drafter, .. } = opening;
         let disk = io.disk.clone();
         let sums = config.collects.map(|collect| SharedSums::new(&shape, collect));
-        let workers = Workers::new(n_threads)?;
         let saved = SavedShape::new(config, (&shape, plan.context), &gguf, &mut decisions);
         let taps = drafter.taps();
         let draftings = drafter.build(config, &plan, (&weights, &catalog, &workers), &disk)?;
-        let held = |drafting| Held { drafting, checkpoints: Checkpoints::new(config.checkpoints), epoch: 0 };
-        let sequences = draftings.into_iter().map(held).collect();
-        let backend =
-            parts::backend(config, weights, &plan, (&workers, sums.as_ref(), taps), &mut decisions)?;
+        let sequences = draftings.into_iter().map(|drafting| Held::new(config, drafting)).collect();
+        let arena = || parts::arena(&plan, catalog.slot_bytes(io.align_bytes), &mut decisions);
+        let arena = own.scheduler.is_none().then(arena).transpose()?;
+        let (held, seen) = ((&plan, arena.as_ref()), (&workers, sums.as_ref(), taps));
+        let backend = parts::backend(config, weights, held, seen, &mut decisions)?;
         let Parts { scheduler, predictor, lookahead, clock, .. } = own;
         let predictor = predictor.unwrap_or_else(|| parts::predictor(config.predictor));
         let times = parts::guess_times(&shape, &disk, &catalog);
         let lookahead = lookahead.unwrap_or_else(|| parts::lookahead(config, times, &mut decisions));
-        let scheduler = match scheduler {
-            Some(scheduler) => scheduler,
-            None => Scheduler::new(SchedulerConfig {
-                arena: parts::arena(&plan, catalog.slot_bytes(io.align_bytes), &mut decisions)?,
+        let scheduler = match arena {
+            None => scheduler.expect("there is an arena where none was given"),
+            Some(arena) => Scheduler::new(SchedulerConfig {
+                arena,
                 store: parts::store(&plan, catalog, &gguf, io, &clock, &mut decisions)?,
                 predictor,
                 lookahead,
@@ -210,6 +218,7 @@ impl Engine {
             n_threads,
             traffic,
             sums,
+            has_pinned_slots: device::keeps_slots(config),
             pass: Pass::default(),
             aside: Pass::default(),
             sequences,
@@ -329,27 +338,6 @@ impl Engine {
         /// Normalisation may compose what was decomposed; no composition is shorter than a third.
         const SHRINKS_BY: usize = 3;
         SHRINKS_BY * self.tokenizer.vocabulary().token_bytes_max().max(1) * self.plan.context
-    }
-
-    /// Lowers the budget while the model runs: slots are given up and their memory goes back to the system; mapped
-    /// experts go through slots from then on, if it doesn't hold them. Answers don't change.
-    ///
-    /// # Errors
-    /// [`DecodeError::Budget`] when what must stay doesn't fit; then nothing has changed.
-    pub fn lower_budget(&mut self, budget_bytes: u64) -> Result<(), DecodeError> {
-        let plan = self.plan.lowered(budget_bytes)?;
-        if plan.mapped < self.plan.mapped {
-            self.scheduler.stop_lending();
-        }
-        self.scheduler.shrink(plan.n_slots)?;
-        if plan != self.plan {
-            let choice = bytes_text(budget_bytes);
-            let reason =
-                format!("asked for while running; {} slots of {} stay", plan.n_slots, self.plan.n_slots);
-            self.decisions.push(Decision::new("memory", choice, reason));
-        }
-        self.plan = plan;
-        Ok(())
     }
 
     /// Where the memory goes.

@@ -9,6 +9,7 @@ use forerun_model::ShapeError;
 use forerun_scheduler::SchedulerError;
 use forerun_storage::OpenError;
 
+use crate::config::BackendChoice;
 use crate::memory_plan::MemoryPlan;
 use crate::sampler::SamplerError;
 use crate::text::TextError;
@@ -43,6 +44,21 @@ pub enum DecodeError {
         "`--draft mtp` needs a prediction block (`nextn_predict_layers`), and the file has none; `ngram` needs nothing"
     )]
     NoPredictionBlock,
+    /// Something that a backend can't do.
+    #[error("{backend} can't {what}; {right} can")]
+    BackendLacks {
+        /// The backend.
+        backend: BackendChoice,
+        /// What it can't.
+        what: &'static str,
+        /// Who can.
+        right: &'static str,
+    },
+    /// A budget can't be lowered while a device holds the slots.
+    #[error(
+        "a budget can't be lowered while a device holds the slots; open the model without `pin_slots` and not on Metal"
+    )]
+    SlotsPinned,
     /// The budget is too small; the plan says where it goes.
     #[error(
         "the memory budget of {budget} is too small; the smallest that works here is {smallest}\n{plan}",

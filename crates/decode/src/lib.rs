@@ -14,6 +14,7 @@ pub mod bench;
 pub mod calibration;
 mod commit;
 pub mod config;
+mod device;
 pub mod divergence;
 pub mod draft;
 pub mod engine;
@@ -42,7 +43,7 @@ pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource, 
 pub use divergence::{Comparison, Divergence, Interval, split_budget};
 pub use engine::{Engine, ExpertState, Logits, Outlook, Parts, TokenTraffic, UseMap};
 pub use error::DecodeError;
-pub use forerun_compute::Inputs;
+pub use forerun_compute::{DeviceName, Inputs};
 /// Most guesses that may be asked for.
 pub use forerun_scheduler::GUESSES_MAX;
 /// Who may say which experts stay.

@@ -4,17 +4,18 @@
 //! becomes slots.
 
 mod input;
+mod lines;
 mod sizes;
 
-use std::fmt;
-
 use forerun_compute::{Checkpoint, KvType, StackConfig};
-use forerun_model::{ExpertId, ModelShape};
+use forerun_model::{ExpertId, ExpertLayout, ModelShape};
 use forerun_scheduler::policy::alike::N_REMEMBERED;
 use forerun_scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, RouterAhead, Scheduler};
 use forerun_storage::Lendable;
 
 use crate::DecodeError;
+use crate::config::BackendChoice;
+use crate::device;
 pub use input::{DraftInput, GrammarInput};
 pub use sizes::{bytes_text, parse_bytes};
 
@@ -46,10 +47,6 @@ const TEXT_COPIES: usize = 8;
 /// `docs/measurements.md`.
 const THREAD_BYTES: u64 = 40 << 10;
 
-/// Lines that aren't shown when they are empty.
-const LEFT_OUT: [&str; 7] =
-    ["mapped experts", "sums of inputs", "checkpoints", "prefixes", "grammars", "server", "drafter"];
-
 /// How many experts stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotWish {
@@ -64,6 +61,8 @@ pub enum SlotWish {
 pub struct PlanInput<'a> {
     /// The model.
     pub shape: &'a ModelShape,
+    /// How an expert's matrices lie, per layer of the model.
+    pub experts: &'a [ExpertLayout],
     /// Layers of experts, with that of a prediction block that is used.
     pub expert_layers: usize,
     /// Bytes of one slot: the largest record.
@@ -80,8 +79,10 @@ pub struct PlanInput<'a> {
     pub n_threads: usize,
     /// Tokens of context.
     pub context: usize,
-    /// How keys and values are stored.
-    pub kv: KvType,
+    /// What computes: says how keys and values are stored, and what else is allocated.
+    pub backend: BackendChoice,
+    /// Bytes of the backend's own copies of resident tensors.
+    pub copies_bytes: u64,
     /// The budget; `None` takes what it takes.
     pub budget_bytes: Option<u64>,
     /// How many slots are wanted.
@@ -106,6 +107,13 @@ pub struct PlanInput<'a> {
     pub server_bytes: u64,
 }
 
+impl PlanInput<'_> {
+    /// The same, with experts lent only if `may`.
+    pub(crate) fn lending(self, may: bool) -> Self {
+        Self { lendable: self.lendable.filter(|_| may), ..self }
+    }
+}
+
 /// Where the memory goes. All sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
@@ -113,6 +121,8 @@ pub struct MemoryPlan {
     pub budget: Option<u64>,
     /// Resident tensors.
     pub dense: u64,
+    /// The backend's own copies of them, where it computes on another device or in another order.
+    pub copies: u64,
     /// Keys and values.
     pub kv: u64,
     /// Recurrent states, and the log of a step of which rows may be rejected.
@@ -242,14 +252,16 @@ impl MemoryPlan {
             rows_max,
             log_rows: draft_rows,
             aside_rows,
-            kv: input.kv,
+            kv: input.backend.kv_type(),
         };
-        let stack = config.bytes(input.shape);
-        let logits = input.shape.n_vocab * (logit_rows * LOGIT_BYTES + n_sequences * CANDIDATE_BYTES);
+        let stack = device::stack_bytes(input.backend, &config, (input.shape, input.experts));
+        let logits = logit_rows * device::logits_held(input.backend) * LOGIT_BYTES;
+        let logits = input.shape.n_vocab * (logits + n_sequences * CANDIDATE_BYTES);
         let conversation = (input.context * (TOKEN_BYTES + TEXT_COPIES * input.token_bytes_max)) as u64;
         Self {
             budget: input.budget_bytes,
             dense: input.dense_bytes,
+            copies: input.copies_bytes,
             kv: stack.kv,
             state: stack.state,
             checkpoints: (input.n_checkpoints as u64 * n).saturating_mul(Checkpoint::bytes(input.shape)),
@@ -330,30 +342,6 @@ impl MemoryPlan {
     pub fn total(&self) -> u64 {
         self.lines().iter().fold(0, |sum, line| sum.saturating_add(line.1))
     }
-
-    /// Name and bytes of every line.
-    pub fn lines(&self) -> [(&'static str, u64); 18] {
-        [
-            ("dense weights", self.dense),
-            ("KV cache", self.kv),
-            ("recurrent states", self.state),
-            ("checkpoints", self.checkpoints),
-            ("prefixes", self.prefixes),
-            ("grammars", self.grammars),
-            ("server", self.server),
-            ("drafter", self.drafter),
-            ("scratch", self.scratch),
-            ("vocabulary and header", self.text),
-            ("conversation", self.conversation),
-            ("tables", self.tables),
-            ("read buffers", self.io),
-            ("sums of inputs", self.sums),
-            ("compute threads", self.threads),
-            ("the program itself", self.runtime),
-            ("mapped experts", self.mapped),
-            ("expert slots", self.slots),
-        ]
-    }
 }
 
 /// What is learnt for guesses, and the routers' scores for the rows of a pass in which guesses are made.
@@ -361,27 +349,6 @@ fn lookahead_bytes(input: &PlanInput<'_>) -> u64 {
     let (n_layers, n_experts) = (input.expert_layers, input.shape.moe.n_experts);
     let scores = ROWS_GUESSED_MAX * n_experts * size_of::<f32>();
     (Scheduler::lookahead_bytes(n_layers) + RouterAhead::bytes(n_layers, n_experts) + scores) as u64
-}
-
-impl fmt::Display for MemoryPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, bytes) in self.lines() {
-            if bytes == 0 && LEFT_OUT.contains(&name) {
-                continue;
-            }
-            write!(f, "  {name:<24}{:>12}", bytes_text(bytes))?;
-            if name == "expert slots" && self.mapped == 0 {
-                let (n, all) = (self.n_slots, self.n_experts);
-                write!(f, "   {n} of {all} experts, {} each", bytes_text(self.slot_bytes))?;
-            }
-            writeln!(f)?;
-        }
-        write!(f, "  {:<24}{:>12}", "total", bytes_text(self.total()))?;
-        match self.budget {
-            Some(budget) => write!(f, "   of {}", bytes_text(budget)),
-            None => write!(f, "   no budget was given"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -99,6 +99,8 @@ pub struct Memory {
     pub peak: Option<u64>,
     /// Resident tensors.
     pub dense: u64,
+    /// Copies of resident tensors that the backend makes.
+    pub copies: u64,
     /// Keys and values.
     pub kv: u64,
     /// Recurrent states.
@@ -143,6 +145,7 @@ impl Memory {
             kv: plan.kv,
             state: plan.state,
             checkpoints: plan.checkpoints,
+            copies: plan.copies,
             prefixes: plan.prefixes,
             grammars: plan.grammars,
             drafter: plan.drafter,

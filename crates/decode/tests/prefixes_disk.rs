@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forerun_compute::Rounding;
+use forerun_compute::{DeviceName, Rounding};
 use forerun_decode::config::{CheckpointConfig, DraftChoice};
 use forerun_decode::{
     BackendChoice, Batch, DecodeError, Engine, EngineConfig, PrefixConfig, PrefixDisk, PrefixWarning,
@@ -15,6 +15,8 @@ use forerun_decode::{
 use forerun_model::TokenId;
 use support::conversations::{alone, how, say, turn};
 use support::{config, fixture};
+
+const CANDLE: BackendChoice = BackendChoice::Candle(DeviceName::Cpu);
 
 fn keeping(model: &Path, backend: BackendChoice, prefix_mib: u64) -> EngineConfig {
     let checkpoints = CheckpointConfig { n_max: 1, every: None, is_asked: true };
@@ -49,6 +51,7 @@ fn a_conversation_goes_on_after_a_restart() {
         ("tiny-b-q3_k_m.gguf", BackendChoice::Cpu, DraftChoice::Ngram),
         ("pico-q4_k_m.gguf", BackendChoice::Cpu, DraftChoice::Ngram),
         ("architectures/qwen3moe-f32.gguf", BackendChoice::EXACT, DraftChoice::None),
+        ("tiny-b-q3_k_m.gguf", CANDLE, DraftChoice::None),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let config = EngineConfig { draft, ..keeping(&fixture(model), backend, 8) };
@@ -88,6 +91,7 @@ fn files_of_another_model_or_arithmetic_are_left_alone() {
     for other in [
         keeping(&model, BackendChoice::EXACT, 8),
         keeping(&model, BackendChoice::Reference(Rounding::LikeQuantised), 8),
+        keeping(&model, CANDLE, 8),
         keeping(&copy, BackendChoice::Cpu, 8),
     ] {
         let mut batch = open(&other, &kept);

@@ -1,15 +1,11 @@
 //! States, rotary positions and prediction blocks, on the parts themselves.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 mod support;
 
 use forerun_compute::sequence::Committed;
-use forerun_compute::{
-    Backend, Cpu, KvType, Part, Reference, Rounding, Row, SequenceIdx, Stack, StackConfig, Step,
-};
-use forerun_model::{Position, TokenId};
-use support::rig::{CONFIG, Rig, rig, text_rows};
+use forerun_compute::{Backend, Part, Reference, Rounding, SequenceIdx, Step};
+use forerun_model::Position;
+use support::rig::{CONFIG, rig, text_rows};
 use support::{argmax, difference, floats, ids, json};
 
 #[test]
@@ -81,75 +77,4 @@ fn prediction_blocks_are_no_layers() {
     let (rig, weights) = rig("tiny-a-f32.gguf");
     assert_eq!((rig.shape.n_layers(), rig.shape.n_mtp), (8, 1));
     assert_eq!(weights.experts.len(), 8);
-}
-
-/// Accepting part of a step, abandoning one, and starting anew all leave the bits of a clean run.
-fn rejected_rows_leave_no_trace<P: forerun_compute::products::Products>(rig: &mut Rig, stack: &mut Stack<P>) {
-    let tokens: Vec<_> = (0..40).map(|i| TokenId(i * 37 % 512)).collect();
-    let n_vocab = rig.shape.n_vocab;
-    let clean = SequenceIdx(1);
-    let part = |sequence, past, n_rows| Part { sequence, past, n_rows, may_reject: true };
-    let mut want = Vec::new();
-    for (past, row) in text_rows(0, &tokens).chunks(1).enumerate() {
-        want.extend(rig.run(stack, &Step::of(&part(clean, past, 1), row)));
-        stack.accept(0, 1).unwrap();
-    }
-    let mut past = 0;
-    for (n_draft, n_accept) in [(8, 3), (5, 0), (1, 1), (8, 8), (6, 1), (16, 9), (2, 1)] {
-        let mut draft = tokens[past..past + n_draft].to_vec();
-        draft[n_accept..].iter_mut().for_each(|token| token.0 = (token.0 + 1) % 512);
-        let rows = text_rows(past, &draft);
-        let logits = rig.run(stack, &Step::of(&part(SequenceIdx(0), past, rows.len()), &rows));
-        let range = past * n_vocab..(past + n_accept) * n_vocab;
-        assert_eq!(logits[..n_accept * n_vocab], want[range], "{n_draft} drafted, {n_accept} accepted");
-        stack.accept(0, n_accept).unwrap();
-        past += n_accept;
-    }
-    assert_eq!(stack.sequence(SequenceIdx(0)).len, past);
-    // A step that is never accepted is as if it had not been.
-    rig.run(stack, &Step::of(&part(SequenceIdx(0), past, 4), &text_rows(past, &tokens[..4])));
-    let rows = text_rows(past, &tokens[past..past + 4]);
-    let logits = rig.run(stack, &Step::of(&part(SequenceIdx(0), past, rows.len()), &rows));
-    assert_eq!(logits, want[past * n_vocab..(past + 4) * n_vocab]);
-    // Past zero starts anew.
-    let logits = rig.run(stack, &Step::of(&part(SequenceIdx(0), 0, 5), &text_rows(0, &tokens[..5])));
-    assert_eq!(logits, want[..5 * n_vocab]);
-}
-
-#[test]
-fn rejected_rows_leave_no_trace_in_the_reference() {
-    let (mut rig, weights) = rig("tiny-a-f32.gguf");
-    let mut stack = Reference::reference(weights, CONFIG, Rounding::None);
-    rejected_rows_leave_no_trace(&mut rig, &mut stack);
-}
-
-#[test]
-fn rejected_rows_leave_no_trace_in_cpu() {
-    let (mut rig, weights) = rig("tiny-b-q3_k_m.gguf");
-    let mut stack = Cpu::cpu(weights, StackConfig { kv: KvType::F16, ..CONFIG }, 2).unwrap();
-    rejected_rows_leave_no_trace(&mut rig, &mut stack);
-}
-
-#[test]
-fn steps_that_make_no_sense_are_refused() {
-    let (_, weights) = rig("tiny-a-f32.gguf");
-    let mut stack = Reference::reference(weights, CONFIG, Rounding::None);
-    let rows = text_rows(0, &[TokenId(1)]);
-    let mut refused = |parts: &[Part], rows: &[Row], words: &str| {
-        let error = stack.begin(&Step { parts, rows }).unwrap_err().to_string();
-        assert!(error.contains(words), "{error}");
-    };
-    let good = Part { n_rows: 1, ..Part::default() };
-    let long = |n_rows| Part { n_rows, ..good };
-    refused(&[good], &[], "0 rows");
-    refused(&[], &rows, "1 rows");
-    refused(&[long(2)], &rows, "1 rows");
-    refused(&[long(1), long(0)], &rows, "0 rows");
-    refused(&[Part { past: 3, ..good }], &rows, "continues from 3 tokens");
-    refused(&[Part { sequence: SequenceIdx(2), ..good }], &rows, "sequence 2");
-    refused(&[good], &text_rows(0, &[TokenId(512)]), "token 512");
-    refused(&[long(161)], &text_rows(0, &[TokenId(1); 161]), "161 rows");
-    refused(&[Part { may_reject: true, ..long(17) }], &text_rows(0, &[TokenId(1); 17]), "1 to 16");
-    refused(&[good, good], &text_rows(0, &[TokenId(1); 2]), "part 1");
-    assert!(stack.accept(0, 1).is_err(), "nothing was finished");
 }

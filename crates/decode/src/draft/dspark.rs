@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use forerun_compute::kernels::best;
 use forerun_compute::products::{Exact, Products, Quantised};
 use forerun_compute::workers::Workers;
-use forerun_compute::{ComputeError, Dspark, DsparkConfig, DsparkWeights, KvType, Taps, Weights};
+use forerun_compute::{ComputeError, Dspark, DsparkConfig, DsparkWeights, Taps, Weights};
 use forerun_model::drafter::{TARGET_IDS, check_known, specs};
 use forerun_model::{DrafterShape, ModelShape, QuantType, ShapeError, TokenId};
 use forerun_scheduler::Scheduler;
@@ -81,7 +81,7 @@ impl DsparkFile {
 
     /// What [`Self::start`] will allocate and map.
     pub fn bytes(&self, context: usize, backend: BackendChoice) -> DrafterBytes {
-        let config = DsparkConfig { context, kv: kv_type(backend) };
+        let config = DsparkConfig { context, kv: backend.kv_type() };
         let bytes = config.bytes(&self.shape, self.gguf.tensor(TARGET_IDS).is_some());
         let tensors = self.gguf.tensors().iter();
         // A mapping of its own for each.
@@ -113,10 +113,10 @@ impl DsparkFile {
             other => other.into(),
         })?;
         let weights = self.bind(target, &resident).map_err(|error| refused(&self.path, error))?;
-        let config = DsparkConfig { context, kv: kv_type(backend) };
+        let config = DsparkConfig { context, kv: backend.kv_type() };
         Ok(match backend {
             BackendChoice::Reference(rounding) => boxed(Dspark::new(weights, config, Exact::new(rounding))),
-            BackendChoice::Cpu => {
+            BackendChoice::Cpu | BackendChoice::Candle(_) => {
                 boxed(Dspark::new(weights, config, Quantised::new(best(), workers.clone())))
             }
         })
@@ -145,13 +145,6 @@ impl DsparkFile {
 
 fn refused(path: &Path, source: ComputeError) -> DecodeError {
     DecodeError::Drafter { path: path.to_owned(), source }
-}
-
-fn kv_type(backend: BackendChoice) -> KvType {
-    match backend {
-        BackendChoice::EXACT => KvType::F32,
-        _ => KvType::F16,
-    }
 }
 
 fn boxed<P: Products + Send + 'static>(model: Dspark<P>) -> Box<dyn Drafter> {

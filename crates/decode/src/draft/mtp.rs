@@ -7,8 +7,8 @@ use forerun_compute::kernels::best;
 use forerun_compute::products::{Exact, Products, Quantised};
 use forerun_compute::workers::Workers;
 use forerun_compute::{
-    Backend, Checkpoint, ExpertJob, KvType, Part, Row, SequenceIdx, Stack, StackConfig, Step, StepOutput,
-    Taps, Weights,
+    Backend, Checkpoint, ExpertJob, Part, Row, SequenceIdx, Stack, StackConfig, Step, StepOutput, Taps,
+    Weights,
 };
 use forerun_model::names::prediction;
 use forerun_model::{LayerId, LayerKind, ModelShape, Position, QuantType, Routing, TokenId};
@@ -92,7 +92,7 @@ impl MtpBlock {
                 context,
                 waiting_max,
             )),
-            BackendChoice::Cpu => {
+            BackendChoice::Cpu | BackendChoice::Candle(_) => {
                 let products = Quantised::new(best(), workers.clone());
                 Box::new(Mtp::new(layer, Stack::new(weights, config, products), context, waiting_max))
             }
@@ -105,7 +105,7 @@ fn block_shape(shape: &ModelShape) -> ModelShape {
 }
 
 fn config(context: usize, backend: BackendChoice) -> StackConfig {
-    let kv = if backend == BackendChoice::EXACT { KvType::F32 } else { KvType::F16 };
+    let kv = backend.kv_type();
     StackConfig { n_sequences: 1, context, rows_max: WAITING_MAX, log_rows: 0, aside_rows: 0, kv }
 }
 

@@ -12,7 +12,8 @@ use forerun_storage::{Catalog, Gguf, Resident};
 use super::planned_drafter::PlannedDrafter;
 use super::{TokenTraffic, parts};
 use crate::DecodeError;
-use crate::config::{DraftChoice, EngineConfig, GrammarRoom};
+use crate::config::{BackendChoice, DraftChoice, EngineConfig, GrammarRoom};
+use crate::device;
 use crate::grammar::{Grammar, GrammarFactory};
 use crate::input_sums::InputSums;
 use crate::io::{self, Io};
@@ -65,6 +66,7 @@ impl Opening {
         clock: &Arc<dyn Clock>,
         decisions: &mut Vec<Decision>,
     ) -> Result<Self, DecodeError> {
+        device::check(config)?;
         let (mut gguf, path) = parts::open(&config.model)?;
         let shape = ModelShape::from_metadata(&gguf.metadata)?;
         let (drafter, catalog) = PlannedDrafter::choose(&config.draft, &shape, &gguf, decisions)?;
@@ -177,20 +179,30 @@ impl Opening {
         if is_tight && loses { Room::Little } else { Room::Enough }
     }
 
+    /// Threads of the engine's own.
+    pub(super) fn own_threads(&self, config: &EngineConfig) -> usize {
+        parts::own_threads(config, self.n_threads, &self.drafter)
+    }
+
     /// What a plan for it is made from.
     pub(super) fn plan_input(&self, config: &EngineConfig) -> PlanInput<'_> {
         let slot_bytes = self.catalog.slot_bytes(self.io.align_bytes);
         PlanInput {
             shape: &self.shape,
+            experts: &self.weights.experts,
             expert_layers: self.catalog.n_layers(),
             slot_bytes: slot_bytes.next_multiple_of(SLOT_ALIGN_BYTES) as u64,
             dense_bytes: parts::dense_bytes(&self.resident, &config.model, &self.weights)
                 + parts::guess_router_bytes(config, &self.weights),
             text_bytes: self.tokenizer.estimated_bytes() as u64 + parts::header_bytes(&self.gguf),
             io_bytes: self.io.bytes,
-            n_threads: self.n_threads,
+            n_threads: match config.backend {
+                BackendChoice::Candle(_) => self.n_threads + self.own_threads(config),
+                BackendChoice::Cpu | BackendChoice::Reference(_) => self.n_threads,
+            },
             context: self.context,
-            kv: parts::kv_type(config.backend),
+            backend: config.backend,
+            copies_bytes: device::copies_bytes(config.backend, &self.weights),
             token_bytes_max: self.tokenizer.vocabulary().token_bytes_max(),
             budget_bytes: config.budget_bytes,
             slots: config.slots,

@@ -7,9 +7,7 @@ use std::thread;
 use forerun_arena::Arena;
 use forerun_compute::products::Products;
 use forerun_compute::workers::Workers;
-use forerun_compute::{
-    Backend, ComputeError, Cpu, KvType, Reference, Rounding, Stack, Taps, Tensor, Weights,
-};
+use forerun_compute::{Backend, ComputeError, Cpu, Reference, Stack, Taps, Tensor, Weights};
 use forerun_model::metadata::float;
 use forerun_model::names::{OUTPUT, TOKEN_EMBD};
 use forerun_model::{Clock, KeyValue, KeyValues, LayerId, ModelShape, Nanos};
@@ -18,10 +16,12 @@ use forerun_storage::{
     Catalog, ExpertStore, FileStore, Gguf, Mapped, Resident, ResidentMode, ResidentTensor,
 };
 
+use super::planned_drafter::PlannedDrafter;
 use super::{PAGE_BYTES, TokenTraffic};
 use crate::DecodeError;
 use crate::commit;
 use crate::config::{BackendChoice, EngineConfig, ModelSource, PredictorChoice};
+use crate::device;
 use crate::heap;
 use crate::input_sums::SharedSums;
 use crate::io::{Disk, Io};
@@ -200,10 +200,11 @@ fn hold_time(disk: &Disk) -> Option<Nanos> {
     Some(Nanos(bytes.saturating_mul(1_000_000_000) / disk.rate()?.max(1)))
 }
 
-/// What routers for guesses take, if guesses are made with routers.
+/// What routers for guesses take, if guesses are made with routers. Candle's guesses are of the routers themselves.
 pub(super) fn guess_router_bytes(config: &EngineConfig, weights: &Weights) -> u64 {
     let asks = matches!(config.predictor, PredictorChoice::RouterAhead | PredictorChoice::Blend);
-    if asks && config.lookahead != Some(0) { weights.guess_router_bytes() } else { 0 }
+    let is_own = !matches!(config.backend, BackendChoice::Candle(_));
+    if asks && is_own && config.lookahead != Some(0) { weights.guess_router_bytes() } else { 0 }
 }
 
 pub(super) fn predictor(choice: PredictorChoice) -> Box<dyn Predictor> {
@@ -304,38 +305,41 @@ fn available_bytes() -> Option<u64> {
     (free > 0).then_some(free)
 }
 
-pub(super) fn kv_type(backend: BackendChoice) -> KvType {
-    match backend {
-        BackendChoice::Cpu | BackendChoice::Reference(Rounding::LikeQuantised) => KvType::F16,
-        BackendChoice::Reference(Rounding::None) => KvType::F32,
-    }
+/// The reference computes on one thread, whatever is asked for, and candle on a pool of its own.
+pub(super) fn threads(config: &EngineConfig, decisions: &mut Vec<Decision>) -> usize {
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
+    let (n_threads, reason) = match (config.backend, config.n_threads) {
+        (BackendChoice::Reference(_), _) => return 1,
+        (BackendChoice::Cpu, Some(n)) => return n.max(1),
+        (BackendChoice::Cpu, None) => (cores(), "one per core"),
+        (BackendChoice::Candle(_), _) => {
+            (cores(), "candle's own pool has one per core; --threads binds those of a drafter alone")
+        }
+    };
+    decisions.push(Decision::new("threads", n_threads, reason.into()));
+    n_threads
 }
 
-/// The reference computes on one thread, whatever is asked for.
-pub(super) fn threads(config: &EngineConfig, decisions: &mut Vec<Decision>) -> usize {
-    match (config.backend, config.n_threads) {
-        (BackendChoice::Reference(_), _) => 1,
-        (BackendChoice::Cpu, Some(n)) => n.max(1),
-        (BackendChoice::Cpu, None) => {
-            let cores = thread::available_parallelism().map_or(1, usize::from);
-            decisions.push(Decision::new("threads", cores, "one per core".into()));
-            cores
-        }
+/// Threads of our own: all that compute, but beside candle's those of a drafter.
+pub(super) fn own_threads(config: &EngineConfig, n_threads: usize, drafter: &PlannedDrafter) -> usize {
+    match config.backend {
+        BackendChoice::Candle(_) if drafter.computes() => config.n_threads.unwrap_or(n_threads).max(1),
+        BackendChoice::Candle(_) => 1,
+        BackendChoice::Cpu | BackendChoice::Reference(_) => n_threads,
     }
 }
 
 pub(super) fn backend(
     config: &EngineConfig,
     mut weights: Weights,
-    plan: &MemoryPlan,
+    (plan, arena): (&MemoryPlan, Option<&Arena>),
     (workers, sums, taps): (&Workers, Option<&SharedSums>, Taps),
     decisions: &mut Vec<Decision>,
 ) -> Result<Box<dyn Backend + Send>, DecodeError> {
     if guess_router_bytes(config, &weights) > 0 {
         weights.add_guess_routers();
     }
-    let kv = kv_type(config.backend);
-    let stack = plan.stack(kv);
+    let stack = plan.stack(config.backend.kv_type());
     match config.backend {
         BackendChoice::Reference(rounding) => {
             Ok(boxed(Reference::reference(weights, stack, rounding), sums, taps))
@@ -345,6 +349,14 @@ pub(super) fn backend(
             let reason = "the fastest that this CPU can run".into();
             decisions.push(Decision::new("kernels", cpu.kernels(), reason));
             Ok(boxed(cpu, sums, taps))
+        }
+        BackendChoice::Candle(device) => {
+            let copies = bytes_text(plan.copies);
+            let reason =
+                format!("candle computes there, with {copies} of its own copies of resident weights");
+            decisions.push(Decision::new("device", device, reason));
+            let slots = arena.filter(|_| config.pin_slots);
+            Ok(device::stack(device, &weights, stack, (taps, slots))?)
         }
     }
 }

@@ -103,6 +103,11 @@ impl PlannedDrafter {
         }
     }
 
+    /// Whether its drafts are computed, on threads of the engine's.
+    pub(super) fn computes(&self) -> bool {
+        matches!(self, Self::Mtp(_) | Self::Dspark(_))
+    }
+
     /// What it takes.
     pub(super) fn input(&self, config: &EngineConfig, shape: &ModelShape, context: usize) -> DraftInput {
         let bytes = match self {

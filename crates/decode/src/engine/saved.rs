@@ -9,7 +9,7 @@ use forerun_model::{ModelShape, TokenId};
 use forerun_storage::{Gguf, repack};
 use sha2::{Digest, Sha256};
 
-use super::{Engine, parts};
+use super::Engine;
 use crate::DecodeError;
 use crate::config::{BackendChoice, EngineConfig};
 use crate::telemetry::Decision;
@@ -36,7 +36,7 @@ impl SavedShape {
         gguf: &Gguf,
         decisions: &mut Vec<Decision>,
     ) -> Self {
-        let kv = parts::kv_type(config.backend);
+        let kv = config.backend.kv_type();
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let key = (config.prefix_bytes > 0).then(|| repack::identity(gguf)).and_then(|identity| {
             let unknown = |error| {
@@ -47,6 +47,7 @@ impl SavedShape {
             let arithmetic = match config.backend {
                 BackendChoice::Cpu => best().name().to_owned(),
                 BackendChoice::Reference(rounding) => format!("reference {rounding:?}"),
+                BackendChoice::Candle(device) => format!("candle {device} {}", best().name()),
             };
             let arithmetic = format!("{}\0{kv:?}\0{arithmetic}", env!("CARGO_PKG_VERSION"));
             Some(Sha256::new().chain_update(identity).chain_update(arithmetic).finalize().into())

@@ -37,6 +37,7 @@ fn shape() -> ModelShape {
 fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<'_> {
     PlanInput {
         shape,
+        experts: &[],
         slot_bytes: 131_072,
         dense_bytes: 5 << 20,
         text_bytes: 3 << 20,
@@ -44,7 +45,8 @@ fn input(shape: &ModelShape, budget: Option<u64>, slots: SlotWish) -> PlanInput<
         io_bytes: 1 << 20,
         n_threads: 2,
         context: 512,
-        kv: KvType::F16,
+        backend: BackendChoice::Cpu,
+        copies_bytes: 0,
         budget_bytes: budget,
         slots,
         lendable: None,

@@ -9,6 +9,7 @@ pub(crate) mod drafters;
 pub(crate) mod goldens;
 pub(crate) mod older_layout;
 pub(crate) mod rig;
+pub(crate) mod tolerance;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

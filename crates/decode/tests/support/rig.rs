@@ -54,24 +54,6 @@ impl Rig {
         self.steps.run(backend, &mut self.scheduler, step, &mut self.output).unwrap();
         self.output.logits.clone()
     }
-
-    /// Begins a step whose layers are then run one by one.
-    pub(crate) fn begin(&mut self, backend: &mut dyn Backend, step: &Step<'_>) {
-        self.steps.begin(backend, &mut self.scheduler, step).unwrap();
-    }
-
-    /// Runs some layers of the step that was begun.
-    pub(crate) fn layers(&mut self, backend: &mut dyn Backend, layers: std::ops::Range<usize>) {
-        for layer in layers {
-            self.steps.layer(backend, &mut self.scheduler, layer).unwrap();
-        }
-    }
-
-    /// The logits of the step whose layers have run.
-    pub(crate) fn finish(&mut self, backend: &mut dyn Backend) -> Vec<f32> {
-        self.steps.finish(backend, &mut self.scheduler, &mut self.output).unwrap();
-        self.output.logits.clone()
-    }
 }
 
 /// Rows of a text whose first token has position `first`; all want logits.

@@ -1,10 +1,8 @@
 //! Whatever JSON comes: an answer, or a refusal that says why; never a fault of the server's.
 
-mod support;
-
+use crate::support::Running;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-use support::Running;
 
 /// Fields that the endpoints know, and one that they don't.
 const FIELDS: &[&str] = &[

@@ -1,12 +1,8 @@
 //! Messages in Anthropic's shape: whole, streamed, counted, refused.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::wire::Request;
+use crate::support::{Running, Setup};
 use serde_json::{Value, json};
-use support::wire::Request;
-use support::{Running, Setup};
 
 const PATH: &str = "/v1/messages";
 const QUESTION: &str = "What is 27 + 45?";
@@ -259,7 +255,7 @@ fn errors_have_anthropics_names() {
         let request = Request::post(PATH, &ask(json!({"max_tokens": 1})));
         request.with("x-api-key", key).with("anthropic-version", "2023-06-01").send(server.address)
     };
-    let kind = |reply: support::wire::Reply| {
+    let kind = |reply: crate::support::wire::Reply| {
         (reply.status, reply.json()["error"]["type"].as_str().unwrap().to_owned())
     };
     assert_eq!(kind(send("wrong")), (401, "authentication_error".into()));

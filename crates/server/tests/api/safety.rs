@@ -1,17 +1,13 @@
 //! Who may ask, from where, how much and how often.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::io::{Read, Write};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::support::wire::{Reply, Request};
+use crate::support::{Running, Setup};
 use forerun_server::{Desk, Keys, Server, ServerConfig, ServerError};
 use serde_json::{Value, json};
-use support::wire::{Reply, Request};
-use support::{Running, Setup};
 
 const CHAT: &str = "/v1/chat/completions";
 const TINY: &str = "tiny-b-q3_k_m.gguf";
@@ -125,7 +121,7 @@ fn a_large_body_is_refused_announced_or_not() {
     );
     stream.write_all(head.as_bytes()).unwrap();
     let _ = stream.write_all(format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()).as_bytes());
-    assert_eq!(support::wire::read(&mut stream).status, 413);
+    assert_eq!(crate::support::wire::read(&mut stream).status, 413);
     assert_eq!(server.post(CHAT, &hi()).status, 200);
 }
 

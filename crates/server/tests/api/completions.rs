@@ -1,11 +1,7 @@
 //! Plain completions: prompts of every kind, log-probabilities, the tokenizer.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Running, plain_text};
 use serde_json::{Value, json};
-use support::{Running, plain_text};
 
 const PLAIN: &str = "/v1/completions";
 

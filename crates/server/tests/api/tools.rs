@@ -1,11 +1,7 @@
 //! Tools that must be called, and answers that must have a form, in OpenAI's chat.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Running, Setup};
 use serde_json::{Value, json};
-use support::{Running, Setup};
 
 const CHAT: &str = "/v1/chat/completions";
 const PLAIN: &str = "/v1/completions";

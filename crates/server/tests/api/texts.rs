@@ -1,12 +1,8 @@
 //! Stop texts, broken characters and log-probabilities, as clients see them.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Running, chat_text, plain_text};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use support::{Running, chat_text, plain_text};
 
 const PLAIN: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";

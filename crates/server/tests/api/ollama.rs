@@ -1,11 +1,7 @@
 //! Chats and prompts in Ollama's shape, and what front ends ask about models.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Running, Setup};
 use serde_json::{Value, json};
-use support::{Running, Setup};
 
 const CHAT: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
@@ -138,7 +134,7 @@ fn front_ends_learn_of_the_model() {
     assert!(server.get("/api/version").json()["version"].as_str().unwrap().split('.').count() == 3);
     let shown = server.answer("/api/show", &json!({"model": name}));
     let family = shown["model_info"]["general.architecture"].as_str().unwrap();
-    assert_eq!(shown["model_info"][format!("{family}.context_length")], support::CONTEXT);
+    assert_eq!(shown["model_info"][format!("{family}.context_length")], crate::support::CONTEXT);
     assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
 }
 

@@ -1,11 +1,7 @@
 //! Chats in OpenAI's shape: whole, streamed, with every field that is taken.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Running, Setup, chat_text};
 use serde_json::{Value, json};
-use support::{Running, Setup, chat_text};
 
 const CHAT: &str = "/v1/chat/completions";
 

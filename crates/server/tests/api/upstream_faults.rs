@@ -1,18 +1,16 @@
 //! Upstreams that fail, clients that leave or are slow, and a server that stops, while an answer is on its way.
 
-mod support;
-
 use std::sync::mpsc;
 use std::time::Duration;
 
-use forerun_server::Patience;
-use serde_json::Value;
-use support::cluster::{self, Cluster, begin_events, end, piece, until_hung_up};
-use support::forwarding::{
+use crate::support::cluster::{self, Cluster, begin_events, end, piece, until_hung_up};
+use crate::support::forwarding::{
     BEYOND, CHAT, PLAIN, chat, counts, is_answered_here, is_forwarded, prompt, server, streamed,
 };
-use support::wire::{Request, hang_up, read_until};
-use support::{CONTEXT, Setup};
+use crate::support::wire::{Request, hang_up, read_until};
+use crate::support::{CONTEXT, Setup};
+use forerun_server::Patience;
+use serde_json::Value;
 
 #[test]
 fn what_an_upstream_cannot_answer_is_answered_here() {

@@ -1,11 +1,7 @@
 //! Responses in OpenAI's shape, without memory: whole, streamed, refused.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::Running;
 use serde_json::{Value, json};
-use support::Running;
 
 const PATH: &str = "/v1/responses";
 const QUESTION: &str = "What is 27 + 45?";

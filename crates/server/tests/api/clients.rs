@@ -1,18 +1,14 @@
 //! Clients that come together, go away, read slowly, or ask for too much.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use crate::support::wire::{Request, hang_up, read, read_until};
+use crate::support::{CONTEXT, Running, Setup, chat_text};
 use forerun_decode::config::{DraftChoice, SequenceConfig};
 use serde_json::{Value, json};
-use support::wire::{Request, hang_up, read, read_until};
-use support::{CONTEXT, Running, Setup, chat_text};
 
 const PLAIN: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";

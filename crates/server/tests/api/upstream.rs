@@ -1,18 +1,16 @@
 //! Requests beyond this machine: which are forwarded, and how.
 
-mod support;
-
 use std::thread;
 use std::time::Duration;
 
-use forerun_server::Keys;
-use serde_json::{Value, json};
-use support::cluster::{self, Cluster, chat_answer, whole};
-use support::forwarding::{
+use crate::support::cluster::{self, Cluster, chat_answer, whole};
+use crate::support::forwarding::{
     BEYOND, CHAT, PLAIN, chat, counts, is_answered_here, is_forwarded, prompt, server, streamed,
 };
-use support::wire::{Request, hang_up};
-use support::{CONTEXT, Setup};
+use crate::support::wire::{Request, hang_up};
+use crate::support::{CONTEXT, Setup};
+use forerun_server::Keys;
+use serde_json::{Value, json};
 
 #[test]
 fn long_prompts_go_away_and_short_ones_stay() {
