@@ -15,6 +15,7 @@ mod fixtures;
 mod fuzz;
 mod layers;
 mod long;
+mod msl;
 mod process;
 mod round_trip;
 mod tidy;
@@ -105,10 +106,22 @@ const TASKS: &[Task] = &[
         run: cross::run,
     },
     Task {
+        name: "msl",
+        args: "",
+        about: "the Metal kernels, type-checked and run on this CPU against their twins and the goldens; needs clang",
+        run: |_| msl::run(),
+    },
+    Task {
         name: "bench",
-        args: "[FILTER]",
-        about: "benchmarks, all or those whose name holds FILTER",
+        args: "…",
+        about: "what each technique brings on this machine: table, JSON, picture; --help lists the rest",
         run: bench,
+    },
+    Task {
+        name: "benches",
+        args: "[FILTER]",
+        about: "benchmarks of parts, all or those whose name holds FILTER",
+        run: benches,
     },
     Task {
         name: "synth",
@@ -144,14 +157,22 @@ fn ci(_: &[String]) -> Result<(), ChoreError> {
     run(&mut cargo(&["test", "--workspace"]))
 }
 
-fn bench(filter: &[String]) -> Result<(), ChoreError> {
+fn benches(filter: &[String]) -> Result<(), ChoreError> {
     run(cargo(&["bench", "--package", "forerun-benches", "--benches", "--"]).args(filter))
 }
 
-/// A package of its own, with optimisation: it needs the whole engine, and no other chore should wait for that. It
-/// runs where the caller is, since it is given paths.
+fn bench(args: &[String]) -> Result<(), ChoreError> {
+    large("xtask-bench", args)
+}
+
 fn synth(args: &[String]) -> Result<(), ChoreError> {
-    let mut command = cargo(&["run", "--quiet", "--release", "--package", "xtask-synth", "--"]);
+    large("xtask-synth", args)
+}
+
+/// A chore in a package of its own, with optimisation: it needs the whole engine, and no other chore should wait for that.
+/// It runs where the caller is, since it is given paths.
+fn large(package: &str, args: &[String]) -> Result<(), ChoreError> {
+    let mut command = cargo(&["run", "--quiet", "--release", "--package", package, "--"]);
     run(command.args(args).current_dir("."))
 }
 
