@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 
 use crate::error::ChoreError;
 
-/// The checkout's root.
+/// The checkout's root: of the checkout at hand, since two that share a target folder share this program too.
 pub(crate) fn root() -> PathBuf {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().unwrap_or(xtask).to_path_buf()
+    let xtask = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&xtask).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
 /// Where builds go: as cargo is told, or `target`.

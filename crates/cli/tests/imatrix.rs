@@ -7,7 +7,7 @@ mod support;
 use std::path::Path;
 
 use forerun_quantize::Imatrix;
-use support::{failure, fixture, json, output};
+use support::{failure, fixture, json};
 
 fn path(name: &str) -> String {
     fixture(name).to_str().unwrap().to_owned()
@@ -91,7 +91,7 @@ fn an_interrupted_run_leaves_its_windows_and_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, parted) = (out(&folder, "whole.gguf"), out(&folder, "parted.gguf"));
     let common = ["imatrix", "--ctx", "64", "--threads", "1"];
-    assert!(output(&[&common[..], &["-o", &whole, &model, &text]].concat()).status.success());
+    assert!(support::output(&[&common[..], &["-o", &whole, &model, &text]].concat()).status.success());
     let mut child = support::forerun(&[&common[..], &["-o", &parted, &model, &text]].concat())
         .stderr(Stdio::piped())
         .spawn()
@@ -105,7 +105,7 @@ fn an_interrupted_run_leaves_its_windows_and_no_file() {
     assert_eq!(status.code(), Some(130), "{rest:?}");
     assert!(rest.iter().any(|line| line.contains("the same command goes on")), "{rest:?}");
     assert!(!Path::new(&parted).exists() && Path::new(&format!("{parted}.forerun-part")).exists());
-    let said = output(&[&common[..], &["-o", &parted, &model, &text]].concat());
+    let said = support::output(&[&common[..], &["-o", &parted, &model, &text]].concat());
     let words = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.status.success() && words.contains("going on after "), "{words}");
     assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&parted).unwrap(), "not a bit differs");

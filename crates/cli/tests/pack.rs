@@ -4,11 +4,11 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forerun_storage::Gguf;
 use support::shards::Copy;
-use support::{failure, fixture, forerun, json, output};
+use support::{failure, fixture, json, output};
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
@@ -138,7 +138,7 @@ fn end_again_and_again(target: &Path, source: &Path, end: impl Fn(&mut std::proc
     let (mut n_ended, mut seed) = (0, 7_u64);
     for _ in 0..60 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mut child = forerun(&args).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let mut child = support::forerun(&args).stderr(std::process::Stdio::null()).spawn().unwrap();
         end(&mut child, (seed >> 33) % 40);
         let status = child.wait().unwrap();
         if target.exists() {
@@ -154,7 +154,7 @@ fn end_again_and_again(target: &Path, source: &Path, end: impl Fn(&mut std::proc
 }
 
 #[cfg(unix)]
-fn want(folder: &Path, source: &Path) -> (PathBuf, Vec<u8>) {
+fn want(folder: &Path, source: &Path) -> (std::path::PathBuf, Vec<u8>) {
     let whole = folder.join("whole.gguf");
     assert!(output(&["pack", text(source), text(&whole)]).status.success());
     let bytes = std::fs::read(&whole).unwrap();
@@ -186,7 +186,7 @@ fn an_interrupted_run_says_how_to_go_on() {
     let (target, want) = want(folder.path(), &source);
     let part = folder.path().join("ended.gguf.forerun-part");
     let args = ["pack", text(&source), text(&target), "--checkpoint", "64KiB"];
-    let child = forerun(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let child = support::forerun(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();
     while !part.exists() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }

@@ -11,7 +11,7 @@ use forerun_quantize::{Imatrix, Importance};
 use forerun_storage::Gguf;
 use forerun_storage::gguf::{Array, Dims, HeaderWriter, TensorSpec, Value};
 use support::shards::Copy;
-use support::{failure, fixture, forerun, json, output};
+use support::{failure, fixture, json, output};
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
@@ -260,7 +260,7 @@ fn killing_it_at_random_times_changes_nothing_in_the_end() {
         let (mut n_killed, mut seed) = (0, 7_u64);
         for _ in 0..40 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let mut child = forerun(&args).stderr(std::process::Stdio::null()).spawn().unwrap();
+            let mut child = support::forerun(&args).stderr(std::process::Stdio::null()).spawn().unwrap();
             std::thread::sleep(std::time::Duration::from_millis((seed >> 33) % 60));
             child.kill().unwrap();
             child.wait().unwrap();
@@ -290,7 +290,7 @@ fn an_interrupted_run_goes_on_with_the_same_recipe_only() {
     let (source, target) = (fixture("tiny-a-f32.gguf"), folder.path().join("t.gguf"));
     let part = folder.path().join("t.gguf.forerun-part");
     let args = ["quantize", text(&source), text(&target), "--checkpoint", "16KiB"];
-    let child = forerun(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let child = support::forerun(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();
     while !part.exists() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }

@@ -15,6 +15,7 @@ use support::{failure, fixture, forerun};
 /// A server in a process of its own.
 struct Serving {
     child: Child,
+    #[cfg_attr(not(unix), expect(dead_code, reason = "read only where a server can be interrupted"))]
     stderr: BufReader<ChildStderr>,
     address: String,
     /// What it said before it listened.

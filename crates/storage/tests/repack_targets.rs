@@ -7,10 +7,11 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forerun_storage::repack::{Comparison, Existing, Job, Order, Settings, pack};
+use forerun_storage::repack::{Comparison, Existing, Job, Settings, pack};
 use forerun_storage::{Gguf, PackError};
 use support::{Experts, Model};
 
+#[cfg(unix)]
 const N_LAYERS: usize = 2;
 
 /// A model of two layers of three experts as a file in `folder`.
@@ -26,8 +27,10 @@ fn small() -> Settings {
     Settings { step_bytes: 4096, checkpoint_bytes: 1, ..Settings::default() }
 }
 
+#[cfg(unix)]
 fn reversed() -> Settings {
-    Settings { order: Order::Given(vec![vec![2, 1, 0]; N_LAYERS]), ..small() }
+    let order = forerun_storage::repack::Order::Given(vec![vec![2, 1, 0]; N_LAYERS]);
+    Settings { order, ..small() }
 }
 
 fn finished(job: Job<'_>) -> Vec<u8> {

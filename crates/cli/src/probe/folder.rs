@@ -19,7 +19,7 @@ fn folder(system: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<P
     Some(caches?.join(Path::new("forerun")))
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
 
@@ -32,7 +32,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(unix)]
     fn every_system_has_its_place() {
         check("linux", "HOME=/h", Some("/h/.cache/forerun"));
         check("linux", "HOME=/h XDG_CACHE_HOME=/c", Some("/c/forerun"));
@@ -41,7 +40,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(unix)]
     fn what_is_no_absolute_path_does_not_count() {
         check("linux", "", None);
         check("linux", "HOME=here", None);
