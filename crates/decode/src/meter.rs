@@ -20,6 +20,8 @@ pub(crate) struct Meter {
     decode_asking: Nanos,
     /// Bytes of experts that decode steps used.
     decode_bytes: u64,
+    /// Bytes of experts that decode steps read.
+    decode_read_bytes: u64,
 }
 
 /// What was done since, as its driver knows it.
@@ -59,6 +61,7 @@ impl Meter {
             decode_stall: Nanos(0),
             decode_asking: Nanos(0),
             decode_bytes: 0,
+            decode_read_bytes: 0,
         }
     }
 
@@ -73,6 +76,7 @@ impl Meter {
         self.decode_stall = self.decode_stall + step.stall;
         self.decode_asking = self.decode_asking + step.asking;
         self.decode_bytes += step.useful_bytes();
+        self.decode_read_bytes += step.bytes_demand + step.bytes_guess;
     }
 
     /// See [`Telemetry::overlap_efficiency`].
@@ -106,6 +110,7 @@ impl Meter {
             bytes_demand: scheduler.bytes_demand,
             bytes_guess: scheduler.bytes_guess,
             bytes_wasted: scheduler.bytes_wasted,
+            bytes_decode: self.decode_read_bytes,
             reads: store.n_reads - self.store.n_reads,
             merged_reads: store.n_merged - self.store.n_merged,
             disk_limit: disk.limit,
