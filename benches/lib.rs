@@ -6,3 +6,5 @@
 //! `serving`: what a server adds to a token, in tokens. `token`: decode steps of the small model, in tokens.
 //!
 //! `cargo xtask benches` measures; `cargo test --workspace` runs each once.
+
+pub mod drafter;

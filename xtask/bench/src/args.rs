@@ -55,6 +55,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DRAFTER", conflicts_with = "synth")]
     pub(crate) draft: Option<String>,
 
+    /// Also measures llama.cpp over the same file and tokens; builds it from its Python package first (Linux, Python, a C++
+    /// compiler)
+    #[arg(long)]
+    pub(crate) peers: bool,
+
+    /// Where that is built
+    #[arg(long, value_name = "FOLDER", default_value = "target/bench/peers")]
+    pub(crate) peers_folder: PathBuf,
+
+    /// Tokens that it decodes: mapped experts that don't fit cost it seconds each
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub(crate) peer_tokens: u32,
+
+    /// Rows to measure, by parts of their names; default: all. Factors are over the first of them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) rows: Vec<String>,
+
     /// Experts kept per layer, each a row of its own, such as 0,8,16,32,64,96,128
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) slots: Vec<usize>,
@@ -91,6 +108,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER", default_value = "target/bench/out")]
     pub(crate) out: PathBuf,
 
+    /// Leaves the model files that were made, for a next measurement with the same --folder
+    #[arg(long)]
+    pub(crate) keep: bool,
+
     /// Forgets what was measured before
     #[arg(long)]
     pub(crate) fresh: bool,
@@ -126,7 +147,7 @@ impl Args {
         let or = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         format!(
             "commit {commit} folder {} model {} mixed {} synth {} layers {} prompt {} tokens {} prefill {} threads {} text {} \
-             cgroup {} draft {}",
+             cgroup {} draft {} peer tokens {}",
             self.folder.display(),
             path(&self.model) + &stamp(&self.model),
             path(&self.mixed) + &stamp(&self.mixed),
@@ -139,6 +160,7 @@ impl Args {
             path(&self.text),
             self.cgroup,
             or(self.draft.clone()),
+            self.peer_tokens,
         )
     }
 }

@@ -43,6 +43,7 @@ impl Cgroup {
         let mut shell = Command::new("sh");
         shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.folder.join("cgroup.procs"));
         shell.arg(command.get_program()).args(command.get_args());
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         shell
     }
 }

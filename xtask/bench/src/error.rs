@@ -31,6 +31,12 @@ pub(crate) enum BenchError {
     /// The picture.
     #[error("can't draw {}: {reason}", path.display())]
     Chart { path: PathBuf, reason: String },
+    /// The engine in this process.
+    #[error("a run inside failed")]
+    Engine { source: forerun_decode::DecodeError },
+    /// What must change nothing changed an answer.
+    #[error("the answer with guesses or drafts of our own differs from the answer without")]
+    Changed,
     /// Control groups can't be used.
     #[error("--cgroup: {0}")]
     Cgroup(String),

@@ -22,7 +22,9 @@ impl Programs {
     /// # Errors
     /// [`BenchError`] when cargo fails.
     pub(crate) fn build(args: &Args) -> Result<Self, BenchError> {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        // Of the checkout at hand: two that share a target folder share this program too.
+        let here = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let here = Path::new(&here);
         let root = here.ancestors().nth(2).unwrap_or(here).to_path_buf();
         let features: Vec<&str> = ["candle", "cuda", "metal"]
             .into_iter()
@@ -36,6 +38,11 @@ impl Programs {
             env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
         let forerun = target.join("release").join(format!("forerun{}", env::consts::EXE_SUFFIX));
         Ok(Self { forerun, root })
+    }
+
+    /// The checkout's root.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// The folder of the fixtures.
@@ -75,7 +82,11 @@ pub(crate) fn shown(command: &Command) -> String {
     [program.to_string_lossy().into_owned()].into_iter().chain(args).collect()
 }
 
-fn succeed(command: &mut Command) -> Result<(), BenchError> {
+/// Runs `command` with its errors shown.
+///
+/// # Errors
+/// [`BenchError`] when it can't be started, or fails.
+pub(crate) fn succeed(command: &mut Command) -> Result<(), BenchError> {
     eprintln!("== {}", shown(command));
     let status = command.stdout(Stdio::null()).status();
     let status = status.map_err(|source| BenchError::NotStarted { command: shown(command), source })?;

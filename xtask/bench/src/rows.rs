@@ -1,10 +1,11 @@
-//! What is measured: rows, each adding one technique to those before it, under budgets, disks and backends.
+//! What is measured: rows, each adding one technique to those before it.
 
 use std::fmt;
 
 use forerun_decode::{bytes_text, parse_bytes};
 
 use crate::args::Args;
+use crate::peers::Keeping;
 
 /// Milliseconds that the published measurement computes for a token, and that it reads for one on demand: what 21.7 tok/s
 /// resident and 3.38 tok/s on demand imply when the two follow each other.
@@ -43,18 +44,28 @@ pub(crate) enum Work {
     Prefill,
 }
 
+/// Who runs a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The program.
+    Program,
+    /// This program, with a part that knows what will come ([`crate::inside`]).
+    Inside,
+    /// llama.cpp.
+    Peer(Keeping),
+}
+
 /// One line of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) file: File,
     pub(crate) work: Work,
-    /// Flags of `forerun run`.
+    pub(crate) by: By,
+    /// Flags of `forerun run`, or words that name the part that knows.
     pub(crate) flags: Vec<String>,
     /// Budget in bytes; none where everything stays in memory.
     pub(crate) budget: Option<u64>,
-    /// Whether a run that isn't counted comes first, to bring the file into memory.
-    pub(crate) is_warmed: bool,
 }
 
 /// The most that the disk is let give.
@@ -65,55 +76,6 @@ pub(crate) enum Limit {
     Rate(u64),
     /// As fast, against computing, as in the published measurement.
     Phone,
-}
-
-/// A table: a backend, a budget and a disk.
-#[derive(Clone, Debug)]
-pub(crate) struct Regime {
-    pub(crate) name: String,
-    pub(crate) backend: String,
-    pub(crate) budget: u64,
-    pub(crate) limit: Limit,
-    pub(crate) rows: Vec<Row>,
-}
-
-/// All that is measured.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) regimes: Vec<Regime>,
-    rounds: u32,
-    by_file: bool,
-}
-
-impl Plan {
-    pub(crate) fn new(args: &Args) -> Self {
-        let mut regimes = Vec::new();
-        for backend in args.backends() {
-            for &limit in &args.disk_limit {
-                for budget in args.budgets() {
-                    let name = format!("{backend}, {}{limit}", bytes_text(budget));
-                    let rows = rows(args, &backend, budget);
-                    regimes.push(Regime { name, backend: backend.clone(), budget, limit, rows });
-                }
-            }
-        }
-        Self { regimes, rounds: args.rounds, by_file: args.one_at_a_time }
-    }
-
-    /// All runs: in each regime all rows in turn, round after round; file after file where only one is kept.
-    pub(crate) fn order(&self) -> Vec<(&Regime, u32, &Row)> {
-        let of = |keep: fn(&Row, File) -> bool, file| {
-            self.regimes.iter().flat_map(move |regime| {
-                let rows = move || regime.rows.iter().filter(move |row| keep(row, file));
-                (0..self.rounds).flat_map(move |round| rows().map(move |row| (regime, round, row)))
-            })
-        };
-        if !self.by_file {
-            return of(|_, _| true, File::Plain).collect();
-        }
-        let files = [File::Plain, File::Packed, File::Mixed, File::MixedPacked];
-        files.into_iter().flat_map(|file| of(|row, file| row.file == file, file)).collect()
-    }
 }
 
 /// Reads a disk to stand for.
@@ -151,26 +113,24 @@ pub(crate) fn phone_rate(bytes_per_token: f64, token_seconds: f64) -> u64 {
 }
 
 /// Experts read when the router names them, each a wait of its own, none kept beyond the step.
-pub(crate) fn on_demand(backend: &str, budget: u64) -> Row {
-    Row {
-        budget: Some(budget),
-        ..decode(backend, "on demand, nothing kept", File::Plain, &[ON_DEMAND, ALONE, KEEP_NONE])
-    }
+pub(crate) fn on_demand(backend: &str) -> Row {
+    decode(backend, "on demand, nothing kept", File::Plain, &[ON_DEMAND, ALONE, KEEP_NONE])
 }
 
-/// What no way of reading can beat: experts where the file is mapped, and in memory already. Backends that copy experts have a
+/// What no way of reading can beat: experts where the file is mapped, in memory and seen before. Backends that copy experts have a
 /// slot for each instead, which is filled when it is first wanted. On the smaller file, which is the one that fits.
 pub(crate) fn resident(args: &Args, backend: &str) -> Row {
     let file = if has_mixed(args) { File::Mixed } else { File::Plain };
     match backend {
-        "cpu" => {
-            Row { is_warmed: true, ..decode(backend, "everything in memory", file, &[&["--io", "mmap"]]) }
-        }
+        "cpu" => inside("everything in memory", file, &["resident"]),
         _ => decode(backend, "a slot for every expert", file, &[&["--io", "cached"]]),
     }
 }
 
 const PROMPT: &str = "a long prompt";
+/// Of a thousand drafts, those that are right if those before them are. Of seven, 2.04 are accepted then on average, as of the
+/// small model's trained drafter: the sum of the powers of 0.688, from the first to the seventh.
+const ACCEPTED_PERMILLE: &str = "688";
 const ON_DEMAND: &[&str] = &["--schedule", "on-demand"];
 const ALONE: &[&str] = &["--lookahead", "0", "--predictor", "none"];
 const KEEP_NONE: &[&str] = &["--slots", "0"];
@@ -180,11 +140,42 @@ fn has_mixed(args: &Args) -> bool {
     args.synth.is_some() || args.mixed.is_some()
 }
 
-/// The ablation, a sweep over slots, the long prompt, and the ceiling.
-fn rows(args: &Args, backend: &str, budget: u64) -> Vec<Row> {
+/// The ablation, a sweep over slots, other engines, the long prompt, and the ceilings.
+pub(crate) fn rows(args: &Args, backend: &str, budget: u64) -> Vec<Row> {
     let whole = if has_mixed(args) { File::MixedPacked } else { File::Packed };
+    let mut rows = ablation(args, backend, whole);
+    for slots in &args.slots {
+        let slots = slots.to_string();
+        rows.push(decode(backend, &format!("{slots} experts a layer"), whole, &[&["--slots", &slots]]));
+    }
+    let has_peers = args.peers && backend == "cpu";
+    if has_peers {
+        rows.extend(beside(backend, whole.weights(), ""));
+    }
+    let ceiling = resident(args, backend);
+    let mut long = vec![decode(backend, PROMPT, whole, &[])];
+    if has_peers {
+        long.extend(beside(backend, whole.weights(), &format!("{PROMPT}, ")));
+    }
+    let is_long = args.prefill > 0;
+    if is_long {
+        rows.extend(long.into_iter().map(|row| Row { work: Work::Prefill, ..row }));
+    }
+    for row in &mut rows {
+        row.budget = Some(budget);
+    }
+    let name = format!("{PROMPT}, {}", ceiling.name);
+    let long = Row { name, work: Work::Prefill, ..ceiling.clone() };
+    rows.push(ceiling);
+    rows.extend(Some(long).filter(|_| is_long));
+    let is_wanted = |row: &Row| args.rows.is_empty() || args.rows.iter().any(|part| row.name.contains(part));
+    rows.into_iter().filter(is_wanted).collect()
+}
+
+/// Each technique on top of those before it, and who knows what will come.
+fn ablation(args: &Args, backend: &str, whole: File) -> Vec<Row> {
     let mut rows = vec![
-        on_demand(backend, budget),
+        on_demand(backend),
         decode(backend, "+ cache", File::Plain, &[ON_DEMAND, ALONE, LRU]),
         decode(backend, "+ ready first", File::Plain, &[ALONE, LRU]),
         decode(backend, "+ lookahead", File::Plain, &[LRU]),
@@ -196,30 +187,43 @@ fn rows(args: &Args, backend: &str, budget: u64) -> Vec<Row> {
     }
     if let Some(drafter) = &args.draft {
         let flags = ["--draft".into(), drafter.clone()];
-        rows.push(Row {
-            flags: [flags.as_slice(), &computed_on(backend)].concat(),
-            ..decode(backend, "+ drafts", whole, &[])
-        });
+        let flags = [flags.as_slice(), &computed_on(backend)].concat();
+        rows.push(Row { flags, ..decode(backend, "+ drafts", whole, &[]) });
     }
-    for slots in &args.slots {
-        let slots = slots.to_string();
-        rows.push(decode(backend, &format!("{slots} experts a layer"), whole, &[&["--slots", &slots]]));
+    if backend != "cpu" {
+        return rows;
     }
-    if args.prefill > 0 {
-        rows.push(Row { work: Work::Prefill, ..decode(backend, PROMPT, whole, &[]) });
+    if args.synth.is_some() {
+        let share = ["drafts", "--permille", ACCEPTED_PERMILLE];
+        rows.push(inside("+ drafts, as many as pay", whole, &share));
+        rows.push(inside("+ drafts, always seven", whole, &[&share[..], &["--length", "7"]].concat()));
     }
-    for row in &mut rows {
-        row.budget = Some(budget);
-    }
-    rows.push(resident(args, backend));
+    rows.push(inside("an oracle of one layer", whole, &["oracle"]));
     rows
+}
+
+/// Others on the file as downloaded, and the program on it in the same rounds.
+fn beside(backend: &str, file: File, what: &str) -> Vec<Row> {
+    let row = |name: &str, by| Row { by, ..decode(backend, &format!("{what}{name}"), file, &[]) };
+    vec![
+        row("as downloaded", By::Program),
+        row("llama.cpp as it comes", By::Peer(Keeping::Usual)),
+        row("llama.cpp, all mapped", By::Peer(Keeping::Mapped)),
+    ]
+}
+
+/// A row that this program runs, on the CPU.
+fn inside(name: &str, file: File, words: &[&str]) -> Row {
+    let flags = words.iter().map(|&word| word.to_owned()).collect();
+    Row { by: By::Inside, flags, ..decode("cpu", name, file, &[]) }
 }
 
 fn decode(backend: &str, name: &str, file: File, flags: &[&[&str]]) -> Row {
     let given = flags.iter().flat_map(|flags| flags.iter().map(|&flag| flag.to_owned()));
     let drafts = ["--draft".to_owned(), "none".to_owned()];
     let flags = given.chain(drafts).chain(computed_on(backend)).collect();
-    Row { name: name.into(), file, work: Work::Decode, flags, budget: None, is_warmed: false }
+    let (name, by) = (name.into(), By::Program);
+    Row { name, file, work: Work::Decode, by, flags, budget: None }
 }
 
 /// Flags that choose a backend.
@@ -239,29 +243,9 @@ mod tests {
 
     use super::*;
 
-    fn plan(list: &[&str]) -> Plan {
-        Plan::new(&Args::try_parse_from([&["bench"], list].concat()).unwrap())
-    }
-
-    #[test]
-    fn rounds_take_all_rows_in_turn() {
-        let plan = plan(&["--rounds", "2", "--prefill", "0", "--backend", "cpu"]);
-        let n = plan.regimes[0].rows.len();
-        let order = plan.order();
-        assert_eq!(order.len(), 2 * n);
-        assert!(order[..n].iter().all(|(_, round, _)| *round == 0) && order[n].1 == 1);
-        assert_eq!(order[0].2.name, order[n].2.name);
-    }
-
-    #[test]
-    fn one_file_at_a_time_is_done_in_all_regimes_before_the_next() {
-        let plan =
-            plan(&["--synth", "pico", "--one-at-a-time", "--memory", "20MiB,30MiB", "--backend", "cpu"]);
-        let order = plan.order();
-        assert_eq!(order.len(), 2 * 3 * plan.regimes[0].rows.len());
-        let mut files: Vec<_> = order.iter().map(|(_, _, row)| row.file).collect();
-        files.dedup();
-        assert_eq!(files, [File::Plain, File::Packed, File::Mixed, File::MixedPacked]);
+    fn names(list: &[&str]) -> Vec<String> {
+        let args = Args::try_parse_from([&["bench"], list].concat()).unwrap();
+        rows(&args, "cpu", 20 << 20).into_iter().map(|row| row.name).collect()
     }
 
     #[test]
@@ -272,29 +256,26 @@ mod tests {
 
     #[test]
     fn rows_are_there_for_what_was_given() {
-        let names = |list: &[&str]| -> Vec<String> {
-            plan(list).regimes[0].rows.iter().map(|row| row.name.clone()).collect()
-        };
-        assert!(
-            !names(&["--backend", "cpu"])
-                .iter()
-                .any(|name| name.contains("mixed") || name.contains("drafts"))
-        );
-        let all = names(&[
-            "--model",
-            "a",
-            "--mixed",
-            "b",
-            "--draft",
-            "ngram",
-            "--slots",
-            "0,8",
-            "--backend",
-            "cpu",
-        ]);
-        for part in ["mixed", "drafts", "0 experts", "8 experts", PROMPT, "everything"] {
+        let is_more = |name: &String| name.contains("mixed") || name.contains("drafts");
+        assert!(!names(&[]).iter().any(is_more));
+        let all = names(&["--model", "a", "--mixed", "b", "--draft", "ngram", "--slots", "0,8", "--peers"]);
+        for part in ["mixed", "drafts", "0 experts", "8 experts", "oracle", "llama", PROMPT, "everything"] {
             assert!(all.iter().any(|name| name.contains(part)), "{part}: {all:?}");
         }
+    }
+
+    #[test]
+    fn drafts_are_accepted_as_the_small_models_are() {
+        let right: f64 = ACCEPTED_PERMILLE.parse::<f64>().unwrap() / 1e3;
+        let accepted: f64 = (1..=7).map(|n| right.powi(n)).sum();
+        assert!((accepted - 2.04).abs() < 0.01, "{accepted}");
+    }
+
+    #[test]
+    fn rows_are_chosen_by_parts_of_their_names() {
+        let names = names(&["--synth", "pico", "--peers", "--rows", "mixed,llama"]);
+        assert_eq!(names.len(), 5, "{names:?}");
+        assert!(names.iter().all(|name| name.contains("mixed") || name.contains("llama")));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! One run of the program, and its figures.
 
+use std::env;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
@@ -10,8 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::args::Args;
 use crate::cgroup::Cgroup;
 use crate::error::BenchError;
+use crate::inside::INSIDE;
+use crate::peers::Peer;
 use crate::programs::{Programs, shown};
-use crate::rows::{Row, Work};
+use crate::rows::{By, Row, Work};
 
 /// Characters of a text that are a token's worth, about.
 const CHARS_PER_TOKEN: usize = 4;
@@ -35,12 +38,19 @@ pub(crate) struct Sample {
     pub(crate) tokens_per_second: f64,
     pub(crate) bytes_demand: u64,
     pub(crate) bytes_guess: u64,
-    pub(crate) hit_rate: f64,
+    pub(crate) bytes_wasted: u64,
+    pub(crate) bytes_decode: u64,
+    /// Not known of others.
+    pub(crate) hit_rate: Option<f64>,
     pub(crate) overlap_efficiency: Option<f64>,
     pub(crate) disk_rate: Option<u64>,
+    pub(crate) tokens_per_step: f64,
     pub(crate) memory: Memory,
     /// The answer, to be compared.
     pub(crate) tokens: Vec<u32>,
+    /// What else there is to say of it.
+    #[serde(default)]
+    pub(crate) note: Option<String>,
     /// What made it.
     #[serde(default)]
     pub(crate) command: String,
@@ -54,10 +64,21 @@ pub(crate) struct Memory {
 
 #[expect(clippy::cast_precision_loss, reason = "figures of tables")]
 impl Sample {
-    /// Bytes read for each token of prompt and answer.
+    /// Bytes read for each token of the answer; no step reads the last one.
     pub(crate) fn bytes_per_token(&self) -> f64 {
-        let n_tokens = (self.prompt_tokens + self.decode_tokens).max(1);
-        (self.bytes_demand + self.bytes_guess) as f64 / n_tokens as f64
+        self.bytes_decode as f64 / self.decode_tokens.saturating_sub(1).max(1) as f64
+    }
+
+    /// Those of them that were used. Nothing is read in vain while a prompt is read.
+    pub(crate) fn useful_bytes_per_token(&self) -> f64 {
+        let useful = self.bytes_decode.saturating_sub(self.bytes_wasted);
+        useful as f64 / self.decode_tokens.saturating_sub(1).max(1) as f64
+    }
+
+    /// Bytes read for each token of the prompt.
+    pub(crate) fn bytes_per_prompt_token(&self) -> f64 {
+        let bytes = (self.bytes_demand + self.bytes_guess).saturating_sub(self.bytes_decode);
+        bytes as f64 / self.prompt_tokens.max(1) as f64
     }
 
     /// Time of a decoded token.
@@ -71,20 +92,34 @@ impl Sample {
     }
 }
 
-/// Runs `row` on `model`.
+/// What runs need besides their row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bed<'a> {
+    pub(crate) args: &'a Args,
+    pub(crate) programs: &'a Programs,
+    pub(crate) peer: Option<&'a Peer>,
+}
+
+/// Runs `row` on `model`; `said` is the answer where another row gave it already, and `limit` in bytes a second.
 ///
 /// # Errors
 /// [`BenchError`] when the program can't be started or prints something else than its figures.
 pub(crate) fn once(
-    args: &Args,
-    programs: &Programs,
+    bed: Bed<'_>,
     model: &Path,
     row: &Row,
     limit: Option<u64>,
+    said: &[u32],
 ) -> Result<Outcome, BenchError> {
-    let mut command = command(args, programs, model, row, limit)?;
-    let group = match row.budget.filter(|_| args.cgroup) {
-        Some(budget) => Some(Cgroup::new(budget + budget / 20)?),
+    let Some(mut command) = bed.command(model, row, limit, said)? else {
+        return Ok(Outcome::Refused("no other row gave it tokens to read".into()));
+    };
+    let group = match row.budget.filter(|_| bed.args.cgroup) {
+        Some(budget) => {
+            // What others brought into the page cache would cost the group nothing.
+            forget(model)?;
+            Some(Cgroup::new(budget + budget / 20)?)
+        }
         None => None,
     };
     let shown = shown(&command);
@@ -94,41 +129,120 @@ pub(crate) fn once(
     let output =
         command.output().map_err(|source| BenchError::NotStarted { command: shown.clone(), source })?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        eprintln!("{shown} failed: {}; {said}", output.status);
-        return Ok(Outcome::Refused(said.lines().next().unwrap_or("it said nothing").to_owned()));
+        // Others say a thousand lines before they say why.
+        let said = String::from_utf8_lossy(&output.stderr);
+        let why = match row.by {
+            By::Peer(_) => said.lines().last(),
+            By::Program | By::Inside => said.lines().next(),
+        };
+        let why = format!("{}: {}", output.status, why.unwrap_or("it said nothing"));
+        eprintln!("{shown} failed: {why}");
+        return Ok(Outcome::Refused(why));
     }
     let sample: Sample = serde_json::from_slice(&output.stdout)
         .map_err(|source| BenchError::Figures { command: shown.clone(), source })?;
     Ok(Outcome::Done(Sample { command: shown, ..sample }))
 }
 
-fn command(
-    args: &Args,
-    programs: &Programs,
-    model: &Path,
-    row: &Row,
-    limit: Option<u64>,
-) -> Result<Command, BenchError> {
-    let (n_prompt, n_tokens) = match row.work {
-        Work::Decode => (args.prompt, args.tokens),
-        Work::Prefill => (args.prefill, 1),
-    };
-    let mut command = Command::new(&programs.forerun);
-    command.arg("run").arg("-m").arg(model).args(["--json", "--quiet", "--raw", "--temp", "0"]);
-    command.args(["-n", &n_tokens.to_string(), "--ctx", &context(n_prompt, n_tokens).to_string()]);
-    command.args(&row.flags);
-    if let Some(budget) = row.budget {
-        command.args(["--memory", &format!("{budget}B")]);
+/// Asks the system to drop a file's pages.
+fn forget(model: &Path) -> Result<(), BenchError> {
+    #[cfg(target_os = "linux")]
+    {
+        let file = fs::File::open(model).map_err(|source| BenchError::io("open", model, source))?;
+        // Pages that aren't on the disk yet would stay.
+        file.sync_all().map_err(|source| BenchError::io("write out", model, source))?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+            .map_err(|error| BenchError::io("drop from the page cache", model, error.into()))?;
     }
-    if let (Some(limit), true) = (limit, row.budget.is_some()) {
-        command.args(["--disk-limit", &format!("{limit}B/s")]);
+    #[cfg(not(target_os = "linux"))]
+    let _ = model;
+    Ok(())
+}
+
+impl Bed<'_> {
+    /// Tokens of prompt and answer.
+    fn sizes(&self, row: &Row) -> (u32, u32) {
+        match row.work {
+            Work::Decode => (self.args.prompt, self.args.tokens),
+            Work::Prefill => (self.args.prefill, 1),
+        }
     }
-    if let Some(threads) = args.threads {
-        command.args(["--threads", &threads.to_string()]);
+
+    /// `None` for a row that must be given tokens where there are none.
+    fn command(
+        &self,
+        model: &Path,
+        row: &Row,
+        limit: Option<u64>,
+        said: &[u32],
+    ) -> Result<Option<Command>, BenchError> {
+        let (n_prompt, _) = self.sizes(row);
+        let prompt = prompt(self.args, self.programs, n_prompt as usize)?;
+        let mut command = match (row.by, self.peer) {
+            (By::Program, _) => self.program(model, row, limit, &prompt),
+            (By::Inside, _) => self.inside(model, row, limit, &prompt)?,
+            (By::Peer(keeping), Some(peer)) => {
+                let n = if row.work == Work::Prefill { 0 } else { self.args.peer_tokens as usize };
+                if said.len() < n {
+                    return Ok(None);
+                }
+                peer.command(model, keeping, &prompt, &said[..n])
+            }
+            (By::Peer(_), None) => return Ok(None),
+        };
+        if let (By::Program | By::Inside, Some(threads)) = (row.by, self.args.threads) {
+            command.args(["--threads", &threads.to_string()]);
+        }
+        if row.by == By::Inside {
+            command.args(&row.flags);
+        }
+        // One probe of the disk for all.
+        command.env("XDG_CACHE_HOME", self.caches());
+        Ok(Some(command))
     }
-    command.arg(format!("--prompt={}", prompt(args, programs, n_prompt as usize)?));
-    Ok(command)
+
+    fn caches(&self) -> PathBuf {
+        let caches = self.args.out.join("cache");
+        std::path::absolute(&caches).unwrap_or(caches)
+    }
+
+    fn program(&self, model: &Path, row: &Row, limit: Option<u64>, prompt: &str) -> Command {
+        let (n_prompt, n_tokens) = self.sizes(row);
+        let mut command = Command::new(&self.programs.forerun);
+        command.arg("run").arg("-m").arg(model).args(["--json", "--quiet", "--raw", "--temp", "0"]);
+        command.args(["-n", &n_tokens.to_string(), "--ctx", &context(n_prompt, n_tokens).to_string()]);
+        command.args(&row.flags);
+        if let Some(budget) = row.budget {
+            command.args(["--memory", &format!("{budget}B")]);
+        }
+        if let (Some(limit), true) = (limit, row.budget.is_some()) {
+            command.args(["--disk-limit", &format!("{limit}B/s")]);
+        }
+        command.arg(format!("--prompt={prompt}"));
+        command
+    }
+
+    fn inside(
+        &self,
+        model: &Path,
+        row: &Row,
+        limit: Option<u64>,
+        prompt: &str,
+    ) -> Result<Command, BenchError> {
+        let (n_prompt, n_tokens) = self.sizes(row);
+        let this = env::current_exe().map_err(|source| BenchError::io("find", Path::new(INSIDE), source))?;
+        let mut command = Command::new(this);
+        command.arg(INSIDE).arg("--model").arg(model).arg(format!("--prompt={prompt}"));
+        command.args(["--tokens", &n_tokens.to_string(), "--ctx", &context(n_prompt, n_tokens).to_string()]);
+        if let Some(budget) = row.budget {
+            command.args(["--memory", &format!("{budget}B")]);
+        }
+        if let (Some(limit), true) = (limit, row.budget.is_some()) {
+            command.args(["--disk-limit", &limit.to_string()]);
+        }
+        command.arg("--probes").arg(self.caches().join("forerun"));
+        Ok(command)
+    }
 }
 
 /// Room for the tokens, also where those of the prompt are shorter than thought.

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::journal::Journal;
 use crate::machine::Machine;
-use crate::rows::{Plan, Work};
+use crate::plan::{Plan, Regime};
+use crate::rows::{By, Row, Work};
 use crate::run::{Outcome, Sample};
 
 /// All tables of a measurement.
@@ -44,8 +45,14 @@ pub(crate) struct Line {
     /// Over the table's first row.
     factor: Option<f64>,
     bytes_per_token: f64,
-    hit_rate: f64,
+    hit_rate: Option<f64>,
     overlap_efficiency: Option<f64>,
+    /// Tokens a second if computing, as with everything in memory, and the disk, with the bytes that were used, were the only
+    /// bounds and hid each other.
+    roofline: Option<f64>,
+    tokens_per_step: f64,
+    /// What the row said of itself.
+    note: Option<String>,
     peak: Option<u64>,
     command: String,
 }
@@ -58,13 +65,16 @@ impl Report {
             let mut same_answers = true;
             for row in &regime.rows {
                 let (samples, why) = split(journal.of(&regime.name, &row.name));
-                let Some(mut line) = Line::of(&row.name, row.work, &samples) else {
+                let ceiling = ceiling(regime, journal, row);
+                let limit = journal.limit(&regime.name);
+                let Some(mut line) = Line::of(row, &samples, ceiling, limit) else {
                     refused.extend(why.map(|why| (row.name.clone(), why.to_owned())));
                     continue;
                 };
                 if row.work == Work::Decode {
+                    let is_ours = !matches!(row.by, By::Peer(_));
                     line.factor = Some(line.rate / lines.first().map_or(line.rate, |first| first.rate));
-                    for sample in samples {
+                    for sample in samples.into_iter().filter(|_| is_ours) {
                         // Packing changes no weight.
                         let kind = row.file.weights();
                         let known =
@@ -115,22 +125,30 @@ impl Table {
             if self.same_answers { "the same answer in every row of one file" } else { "**answers differ**" };
         let _ = writeln!(text, "\n**{}**{disk}; {answers}.\n", self.name);
         text.push_str(
-            "| | tok/s | times | MB a token | hits | overlap | peak, MiB |\n|---|---|---|---|---|---|---|\n",
+            "| | tok/s | times | MB a token | hits | overlap | roofline | of it | peak, MiB |\n|---|---|---|---|---|---|---|---|---|\n",
         );
         for line in &self.lines {
-            let Line { name, rate, range: [min, max], hit_rate, bytes_per_token, .. } = line;
+            let Line { name, rate, range: [min, max], bytes_per_token, .. } = line;
             let factor = line.factor.map_or("–".into(), |factor| format!("{factor:.2}"));
-            let overlap = line.overlap_efficiency.map_or("–".into(), |share| format!("{share:.2}"));
+            let share = |share: Option<f64>| share.map_or("–".into(), |share| format!("{share:.2}"));
+            let (overlap, roofline) = (share(line.overlap_efficiency), share(line.roofline));
+            let of_it = share(line.roofline.map(|roofline| rate / roofline));
+            let hits = line.hit_rate.map_or("–".into(), |share| format!("{share:.3}"));
             #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
             let peak = line.peak.map_or("–".into(), |bytes| format!("{:.1}", bytes as f64 / 1048576.0));
             let bytes = bytes_per_token / 1e6;
             let _ = writeln!(
                 text,
-                "| {name} | {rate:.2} {{{min:.2}–{max:.2}}} | {factor} | {bytes:.1} | {hit_rate:.3} | {overlap} | {peak} |"
+                "| {name} | {rate:.2} {{{min:.2}–{max:.2}}} | {factor} | {bytes:.1} | {hits} | {overlap} | {roofline} | {of_it} | {peak} |"
             );
         }
         for (name, why) in &self.refused {
-            let _ = writeln!(text, "| {name} | refused: {why} | | | | | |");
+            let _ = writeln!(text, "| {name} | refused: {why} | | | | | | | |");
+        }
+        for line in &self.lines {
+            if let Some(note) = &line.note {
+                let _ = writeln!(text, "\n{}: {note}.", line.name);
+            }
         }
     }
 }
@@ -149,7 +167,8 @@ fn split<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> (Vec<&'a Sample>, O
 
 impl Line {
     /// `None` without a sample.
-    fn of(name: &str, work: Work, samples: &[&Sample]) -> Option<Self> {
+    fn of(row: &Row, samples: &[&Sample], ceiling: Option<f64>, limit: Option<u64>) -> Option<Self> {
+        let (name, work) = (&row.name, row.work);
         let rate = |sample: &&Sample| match work {
             Work::Decode => sample.tokens_per_second,
             Work::Prefill => sample.prompt_rate(),
@@ -159,8 +178,21 @@ impl Line {
             median(&samples.iter().map(|&sample| value(sample)).collect::<Vec<_>>())
         };
         let overlaps: Vec<f64> = samples.iter().filter_map(|sample| sample.overlap_efficiency).collect();
+        // A drafted step reads for several tokens, and computes more rows: the bound of steps of one row says nothing of it.
+        let is_plain = samples.iter().all(|sample| sample.tokens_per_step <= 1.0);
+        let rooflines: Vec<f64> = samples
+            .iter()
+            .filter_map(|sample| {
+                let disk = limit.or(sample.disk_rate).filter(|_| row.budget.is_some() && is_plain)?;
+                Some(ceiling?.min(1.0 / (used_bytes(work, sample) / disk as f64).max(1e-12)))
+            })
+            .collect();
+        let hit_rates: Vec<f64> = samples.iter().filter_map(|sample| sample.hit_rate).collect();
         let name = match work {
-            Work::Decode => name.to_owned(),
+            Work::Decode if !is_plain => {
+                format!("{name}, {:.2} tokens a step", of(|sample| sample.tokens_per_step)?)
+            }
+            Work::Decode => name.clone(),
             Work::Prefill => format!("{name}, {} tokens", samples.first()?.prompt_tokens),
         };
         Some(Self {
@@ -173,13 +205,41 @@ impl Line {
                 rates.iter().copied().fold(0.0, f64::max),
             ],
             factor: None,
-            bytes_per_token: of(Sample::bytes_per_token)?,
-            hit_rate: of(|sample| sample.hit_rate)?,
+            bytes_per_token: of(match work {
+                Work::Decode => Sample::bytes_per_token,
+                Work::Prefill => Sample::bytes_per_prompt_token,
+            })?,
+            hit_rate: median(&hit_rates),
+            roofline: median(&rooflines),
+            tokens_per_step: of(|sample| sample.tokens_per_step)?,
+            note: samples.first()?.note.clone(),
             overlap_efficiency: median(&overlaps).filter(|_| work == Work::Decode),
             peak: samples.iter().filter_map(|sample| sample.memory.peak).max(),
             command: samples.first()?.command.clone(),
         })
     }
+}
+
+/// Bytes that a token took from the disk and used.
+fn used_bytes(work: Work, sample: &Sample) -> f64 {
+    match work {
+        Work::Decode => sample.useful_bytes_per_token(),
+        Work::Prefill => sample.bytes_per_prompt_token(),
+    }
+}
+
+/// Tokens a second of the same work on the same weights with everything in memory, where that was measured.
+fn ceiling(regime: &Regime, journal: &Journal, row: &Row) -> Option<f64> {
+    let is_it = |other: &&Row| {
+        other.budget.is_none() && other.work == row.work && other.file.weights() == row.file.weights()
+    };
+    let other = regime.rows.iter().find(is_it)?;
+    let rate = |sample: &&Sample| match row.work {
+        Work::Decode => sample.tokens_per_second,
+        Work::Prefill => sample.prompt_rate(),
+    };
+    let (samples, _) = split(journal.of(&regime.name, &other.name));
+    median(&samples.iter().map(rate).collect::<Vec<_>>())
 }
 
 /// The middle; of two middle ones their mean; `None` of nothing.
