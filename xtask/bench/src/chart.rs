@@ -20,7 +20,7 @@ const FIGURE_WIDTH: i32 = 110;
 /// [`BenchError::Chart`].
 pub(crate) fn draw(report: &Report, path: &Path) -> Result<(), BenchError> {
     let explain = |reason: String| BenchError::Chart { path: path.to_owned(), reason };
-    let lines = |table: &Table| u32::try_from(table.lines.len()).unwrap_or(0);
+    let lines = |table: &Table| u32::try_from(decoding(table).count()).unwrap_or(0);
     let height = report.tables.iter().map(|table| TITLE_HEIGHT + ROW_HEIGHT * lines(table)).sum::<u32>() + 16;
     let root = SVGBackend::new(path, (WIDTH, height)).into_drawing_area();
     root.fill(&WHITE).map_err(|error| explain(error.to_string()))?;
@@ -33,6 +33,10 @@ pub(crate) fn draw(report: &Report, path: &Path) -> Result<(), BenchError> {
     root.present().map_err(|error| explain(error.to_string()))
 }
 
+fn decoding(table: &Table) -> impl Iterator<Item = &Line> {
+    table.lines.iter().filter(|line| !line.is_prefill)
+}
+
 fn draw_table(
     root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
     table: &Table,
@@ -42,12 +46,12 @@ fn draw_table(
     let font = |size: i32| ("sans-serif", size).into_font().color(&BLACK);
     let title = format!("{}: tokens a second", table.name);
     root.draw(&Text::new(title, (12, top + 16), font(16))).map_err(text)?;
-    let most = table.lines.iter().map(|line| line.range[1]).fold(f64::MIN_POSITIVE, f64::max);
+    let most = decoding(table).map(|line| line.range[1]).fold(f64::MIN_POSITIVE, f64::max);
     let bars_width = i32::try_from(WIDTH).unwrap_or(0) - NAMES_WIDTH - FIGURE_WIDTH;
     #[expect(clippy::cast_possible_truncation, reason = "within the picture")]
     let x = |rate: f64| NAMES_WIDTH + (rate / most * f64::from(bars_width)) as i32;
     let row_height = i32::try_from(ROW_HEIGHT).unwrap_or(0);
-    for (line, i) in table.lines.iter().zip(0..) {
+    for (line, i) in decoding(table).zip(0..) {
         let Line { name, rate, range: [min, max], .. } = line;
         let y = top + i32::try_from(TITLE_HEIGHT).unwrap_or(0) + row_height * i;
         root.draw(&Text::new(name.clone(), (12, y + 4), font(13))).map_err(text)?;

@@ -37,7 +37,7 @@ pub(crate) struct Table {
 #[derive(Debug, Serialize)]
 pub(crate) struct Line {
     pub(crate) name: String,
-    is_prefill: bool,
+    pub(crate) is_prefill: bool,
     rounds: usize,
     /// Tokens a second, and the smallest and largest of the rounds.
     pub(crate) rate: f64,
