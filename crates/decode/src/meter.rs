@@ -111,6 +111,7 @@ impl Meter {
             bytes_guess: scheduler.bytes_guess,
             bytes_wasted: scheduler.bytes_wasted,
             bytes_decode: self.decode_read_bytes,
+            bytes_decode_used: self.decode_bytes,
             reads: store.n_reads - self.store.n_reads,
             merged_reads: store.n_merged - self.store.n_merged,
             disk_limit: disk.limit,

@@ -147,6 +147,9 @@ impl StepLoop {
             observer.routed(layer, &self.routing);
         }
         self.show(backend, Stage::Early, i + 1)?;
+        if let Some(&next) = self.layers.get(i + 1) {
+            turn.listener().announce(next, self.n_experts);
+        }
         // One slot stays for what is still to be read, or nothing would come any more.
         let room = if self.schedule == Schedule::OnDemand { n_slots.saturating_sub(1) } else { 0 };
         while self.held.len() < room

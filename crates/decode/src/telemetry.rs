@@ -56,6 +56,8 @@ pub struct Telemetry {
     pub bytes_wasted: u64,
     /// Bytes of experts that decode steps read, those in vain among them; the rest was read for the prompt.
     pub bytes_decode: u64,
+    /// Those of `bytes_decode` that were used.
+    pub bytes_decode_used: u64,
     /// Reads handed to the system.
     pub reads: u64,
     /// Those of `reads` that brought several experts at once.

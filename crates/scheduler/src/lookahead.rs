@@ -99,6 +99,11 @@ impl Lookahead {
             + GUESSES_MAX * of_guesses
     }
 
+    /// Whether anything is read before its turn.
+    pub(crate) fn is_on(&self) -> bool {
+        self.config.width_max > 0
+    }
+
     /// Whether guesses about `layer` would be heard now; who is told so asks, which takes time.
     pub(crate) fn listens(&mut self, layer: LayerId, now: Nanos) -> bool {
         let listens = match self.config.gate {

@@ -14,6 +14,7 @@ mod guesses;
 mod landing;
 mod pass;
 mod shrink;
+mod sweep;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -31,6 +32,7 @@ use crate::policy::lru::Lru;
 use crate::rank::Ranking;
 use crate::slots::{Content, Origin, Slots};
 use crate::{CachePolicy, Guess, Keep, Predictor, Ready, SchedulerError, SchedulerStats, Turn};
+use sweep::Sweep;
 
 /// Fewest slots with which a scheduler works: one is computed with while the other is read.
 pub const N_SLOTS_MIN: usize = 2;
@@ -38,8 +40,8 @@ pub const N_SLOTS_MIN: usize = 2;
 /// Queued experts that are planned for at once, so that a pull costs the same however long the queue is.
 const WINDOW: usize = 16;
 
-/// Most rows of a pass in which guesses are made: the experts of more rows are most of a layer, and no time is left over
-/// in which a guess could be read.
+/// Most rows of a pass in which guesses are made: the experts of more rows are most of a layer, and are read without asking
+/// anybody ([`Scheduler::announce`]).
 pub const ROWS_GUESSED_MAX: usize = 8;
 
 /// The parts of a [`Scheduler`].
@@ -86,6 +88,10 @@ pub struct Scheduler {
     failure: Option<SchedulerError>,
     /// What is guessed of the layers to come.
     lookahead: Lookahead,
+    /// Experts that the turn under way wants.
+    n_wanted: usize,
+    /// The next layer's experts, in a pass that wants most of a layer.
+    sweep: Option<Sweep>,
     /// The guesses of an offer, and those that are to be read.
     guesses: Vec<Guess>,
     /// When the disk had last nothing to do, or brought something that was waited for, and what it has brought since.
@@ -138,6 +144,8 @@ impl Scheduler {
             n_awaited: 0,
             failure: None,
             lookahead: Lookahead::new(lookahead),
+            n_wanted: 0,
+            sweep: None,
             guesses: Vec::new(),
             disk_busy_since: None,
             stall_before: Nanos(0),
@@ -168,6 +176,8 @@ impl Scheduler {
         self.retire_excess();
         self.wanted.clear();
         self.wanted.extend(routing.experts().map(|expert| ExpertKey { layer, expert }));
+        self.n_wanted = self.wanted.len();
+        self.sweep = None;
         self.borrow();
         self.settle_guesses(layer);
         plan(&self.slots, &mut self.ranking, &self.wanted, &[], &mut self.moves);
@@ -220,6 +230,7 @@ impl Scheduler {
             }
             self.begin_queued()?;
             self.begin_guesses();
+            self.begin_sweep();
             if let Some(lent) = self.lent.pop_front() {
                 return Ok(Some(lent));
             }
@@ -310,11 +321,12 @@ impl Scheduler {
             for i in 0..self.moves.len() {
                 let Move::Fetch { key, slot } = self.moves[i] else { return Ok(()) };
                 let failed = |source| SchedulerError::Fetch { key, source };
-                let mut begun = self.begin(key, slot, Origin::Demand).map_err(failed)?;
+                let demand = (Origin::Demand, Priority::Demand);
+                let mut begun = self.begin(key, slot, demand).map_err(failed)?;
                 if !begun {
                     // Places may be free even if no guess came back at once.
                     self.withdraw_guesses(None);
-                    begun = self.begin(key, slot, Origin::Demand).map_err(failed)?;
+                    begun = self.begin(key, slot, demand).map_err(failed)?;
                 }
                 if !begun {
                     return Ok(());
@@ -328,17 +340,18 @@ impl Scheduler {
     }
 
     /// Empties `slot` and has the store fill it with `key`; `false` when the store's queue is full.
-    fn begin(&mut self, key: ExpertKey, slot: SlotIdx, origin: Origin) -> Result<bool, StoreError> {
+    fn begin(
+        &mut self,
+        key: ExpertKey,
+        slot: SlotIdx,
+        (origin, priority): (Origin, Priority),
+    ) -> Result<bool, StoreError> {
         if self.slots.get(slot).resident().is_some() {
             self.stats.evictions += 1;
             self.stats.bytes_wasted += self.slots.get(slot).unused_bytes();
         }
         self.slots.vacate(slot);
         let lease = self.arena.try_write(slot).expect("a slot without readers is the scheduler's to write");
-        let priority = match origin {
-            Origin::Demand => Priority::Demand,
-            Origin::Guess => Priority::Guess,
-        };
         match self.store.begin(key, lease, priority) {
             Ok(()) => {}
             Err(Refused { reason: RefusedReason::Never(error), .. }) => return Err(error),

@@ -32,6 +32,11 @@ impl Listener<'_> {
         self.0.wants_scores()
     }
 
+    /// As [`Scheduler::announce`].
+    pub fn announce(&mut self, layer: LayerId, n_experts: usize) {
+        self.0.announce(layer, n_experts);
+    }
+
     /// As [`Scheduler::offer`].
     pub fn offer(&mut self, input: GuessInput<'_>) {
         self.0.offer(input);

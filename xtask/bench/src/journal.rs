@@ -123,6 +123,7 @@ mod tests {
             bytes_guess: 0,
             bytes_wasted: 0,
             bytes_decode: 500,
+            bytes_decode_used: 400,
             hit_rate: Some(0.5),
             overlap_efficiency: None,
             disk_rate: None,

@@ -40,6 +40,7 @@ pub(crate) struct Sample {
     pub(crate) bytes_guess: u64,
     pub(crate) bytes_wasted: u64,
     pub(crate) bytes_decode: u64,
+    pub(crate) bytes_decode_used: u64,
     /// Not known of others.
     pub(crate) hit_rate: Option<f64>,
     pub(crate) overlap_efficiency: Option<f64>,
@@ -69,16 +70,22 @@ impl Sample {
         self.bytes_decode as f64 / self.decode_tokens.saturating_sub(1).max(1) as f64
     }
 
-    /// Those of them that were used. Nothing is read in vain while a prompt is read.
+    /// Those of them that were used.
     pub(crate) fn useful_bytes_per_token(&self) -> f64 {
-        let useful = self.bytes_decode.saturating_sub(self.bytes_wasted);
-        useful as f64 / self.decode_tokens.saturating_sub(1).max(1) as f64
+        self.bytes_decode_used as f64 / self.decode_tokens.saturating_sub(1).max(1) as f64
     }
 
     /// Bytes read for each token of the prompt.
     pub(crate) fn bytes_per_prompt_token(&self) -> f64 {
         let bytes = (self.bytes_demand + self.bytes_guess).saturating_sub(self.bytes_decode);
         bytes as f64 / self.prompt_tokens.max(1) as f64
+    }
+
+    /// Those of them that were used; of bytes read in vain, those that no decode step read were the prompt's.
+    pub(crate) fn useful_bytes_per_prompt_token(&self) -> f64 {
+        let decode_wasted = self.bytes_decode.saturating_sub(self.bytes_decode_used);
+        let wasted = self.bytes_wasted.saturating_sub(decode_wasted);
+        self.bytes_per_prompt_token() - wasted as f64 / self.prompt_tokens.max(1) as f64
     }
 
     /// Time of a decoded token.

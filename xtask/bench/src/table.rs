@@ -224,7 +224,7 @@ impl Line {
 fn used_bytes(work: Work, sample: &Sample) -> f64 {
     match work {
         Work::Decode => sample.useful_bytes_per_token(),
-        Work::Prefill => sample.bytes_per_prompt_token(),
+        Work::Prefill => sample.useful_bytes_per_prompt_token(),
     }
 }
 

@@ -230,7 +230,7 @@ pub(super) fn lookahead(
     let (width, percent) = (lookahead.width_max, lookahead.extra_permille / 10);
     let reason = format!(
         "experts of layers to come are read ahead as far as that pays for its bytes, at most {percent} % of them in \
-         vain; never while a prompt is read"
+         vain; of a long prompt's layers all are, while the layer before is computed"
     );
     decisions.push(Decision::new("lookahead", format!("up to {width} guesses a layer"), reason));
     lookahead

@@ -1,7 +1,7 @@
 //! Guesses: begun when nothing better is to be done, taken back or made demands when the router has spoken.
 
 use forerun_model::{LayerId, Nanos};
-use forerun_storage::Withdrawn;
+use forerun_storage::{Priority, Withdrawn};
 
 use super::{ROWS_GUESSED_MAX, Scheduler};
 use crate::lookahead::Change;
@@ -10,7 +10,7 @@ use crate::slots::{Origin, Slots};
 use crate::{GUESSES_MAX, GuessInput, Listener, View};
 
 /// Share of the slots, one in so many, that guesses may fill at once.
-const SLOTS_SHARE: usize = 4;
+pub(super) const SLOTS_SHARE: usize = 4;
 
 impl Scheduler {
     /// Whether an offer about `layer` at `view` is welcome now. Where it isn't, no router need be asked.
@@ -113,7 +113,7 @@ impl Scheduler {
         plan_guesses(&self.slots, &mut self.ranking, &self.guesses, &mut self.moves);
         for i in 0..self.moves.len() {
             let Move::Guess { key, slot } = self.moves[i] else { continue };
-            match self.begin(key, slot, Origin::Guess) {
+            match self.begin(key, slot, (Origin::Guess, Priority::Guess)) {
                 Ok(true) => self.lookahead.begun(key),
                 Ok(false) => break,
                 Err(_) => self.lookahead.drop_guess(key),

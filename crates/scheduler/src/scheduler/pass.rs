@@ -15,6 +15,7 @@ impl Scheduler {
         self.close_turn();
         self.withdraw_guesses(None);
         self.n_rows = n_rows;
+        self.sweep = None;
         self.depth_seen = usize::MAX;
         self.lookahead.begin_pass(self.clock.now(), n_rows);
     }

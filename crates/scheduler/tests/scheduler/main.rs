@@ -7,6 +7,8 @@ mod guesses;
 mod lending;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod sweep;
 mod turns;
 #[cfg(test)]
 mod wire;

@@ -21,6 +21,7 @@ pub struct Rig {
     compute: Nanos,
     asker: Asker,
     n_layers: u16,
+    n_experts: usize,
 }
 
 /// How far a workload has come, and what came out.
@@ -51,6 +52,7 @@ impl Rig {
             asker: Asker::new(machine, n_layers, clock.clone()),
             clock,
             n_layers,
+            n_experts: catalog.n_experts(),
         }
     }
 
@@ -125,6 +127,9 @@ impl Rig {
         self.checker.opening(layer, routing);
         let mut turn = self.scheduler.open_layer(layer, routing)?;
         self.asker.look_ahead(backend, Stage::Early, layer.0 + 1, turn.listener())?;
+        if layer.0 + 1 < self.n_layers {
+            turn.listener().announce(LayerId(layer.0 + 1), self.n_experts);
+        }
         backend.run_shared(layer)?;
         while let Some(ready) = turn.next_ready()? {
             self.checker.handed_out(&ready);

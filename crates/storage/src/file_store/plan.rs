@@ -183,7 +183,7 @@ impl FileStore {
     /// Makes a fetch, and the reads for it that haven't begun, demands.
     pub(super) fn promote_fetch(&mut self, key: ExpertKey) {
         let found = self.fetches.iter_mut().find(|(_, fetch)| fetch.key == key && !fetch.given_up);
-        let Some((&id, fetch)) = found else { return };
+        let Some((&id, fetch)) = found.filter(|(_, fetch)| fetch.priority == Priority::Guess) else { return };
         fetch.priority = Priority::Demand;
         let serves = |state: &InFlight| state.pieces.iter().any(|piece| piece.fetch == id);
         let reads = self.in_flight.iter().filter(|(_, state)| serves(state));

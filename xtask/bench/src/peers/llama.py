@@ -77,6 +77,7 @@ print(
             "bytes_guess": 0,
             "bytes_wasted": 0,
             "bytes_decode": read_bytes() - decode_begins,
+            "bytes_decode_used": 0,
             "hit_rate": None,
             "overlap_efficiency": None,
             "disk_rate": None,
