@@ -75,6 +75,27 @@ impl Arena {
         self.0.no_huge_pages.as_deref()
     }
 
+    /// Makes all pages resident now, on `n_threads` threads, instead of one by one when slots are first filled: reads into
+    /// them needn't wait for the system to find and clear memory then. No byte changes, so leases may be out.
+    ///
+    /// # Errors
+    /// When the system can't (Linux can, from 5.14 on) or has not enough memory; slots work all the same.
+    pub fn touch(&self, n_threads: usize) -> io::Result<()> {
+        let Memory { offset, states, stride, .. } = &*self.0;
+        let bytes = states.len() * stride;
+        let part = bytes.div_ceil(n_threads.max(1)).next_multiple_of(HUGE_PAGE_BYTES);
+        std::thread::scope(|scope| {
+            let parts = (0..bytes).step_by(part).map(|start| {
+                let end = (start + part).min(bytes);
+                scope.spawn(move || populate(&self.0.map, offset + start, end - start))
+            });
+            // Each is waited for, whatever became of those before it.
+            let ends: Vec<_> = parts.collect();
+            ends.into_iter()
+                .try_for_each(|end| end.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+    }
+
     /// The memory of all slots, cut between slots into regions of at most `bytes_max` bytes, in the order of the slots;
     /// no regions when a slot has more.
     ///
@@ -106,14 +127,9 @@ impl Arena {
 pub(crate) struct Memory {
     base: *mut u8,
     /// Where the first slot begins in `map`.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "for giving pages back, which is done on Unix only"))]
     offset: usize,
     no_huge_pages: Option<String>,
     /// Keeps the pages alive; all access to bytes goes through `base`.
-    #[cfg_attr(
-        not(unix),
-        expect(dead_code, reason = "it is there for its pages, and given back on Unix only")
-    )]
     map: MmapMut,
     stride: usize,
     states: Box<[AtomicU32]>,
@@ -249,6 +265,19 @@ fn ask_for_huge_pages(_map: &MmapMut, _offset: usize, _bytes: usize) -> Result<(
     Err("this system isn't asked for them".to_owned())
 }
 
+#[cfg(target_os = "linux")]
+fn populate(map: &MmapMut, offset: usize, bytes: usize) -> io::Result<()> {
+    map.advise_range(memmap2::Advice::PopulateWrite, offset, bytes)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn populate(_map: &MmapMut, _offset: usize, _bytes: usize) -> io::Result<()> {
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "this system makes pages resident only when they are used",
+    ))
+}
+
 /// The pages of `page_bytes` that lie inside a range as a whole; systems have larger ones than slots are aligned to.
 #[cfg(unix)]
 fn whole_pages(start: usize, len: usize, page_bytes: usize) -> Option<Range<usize>> {
@@ -305,6 +334,25 @@ mod tests {
         let mut last = large.try_write(SlotIdx(599)).unwrap();
         last.bytes_mut().fill(1);
         last.release_pages().unwrap();
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn touching_makes_pages_resident_and_changes_nothing() {
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+            status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
+        };
+        let arena = Arena::new(64, 4 << 20).unwrap();
+        let mut lease = arena.try_write(SlotIdx(33)).unwrap();
+        lease.bytes_mut().fill(7);
+        let before = resident();
+        match arena.touch(3) {
+            // Other tests may give some back meanwhile, hence half.
+            Ok(()) => assert!(resident() > before + (32 * 4 << 20), "{before} {}", resident()),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(22), "an older kernel: {error}"),
+        }
+        assert!(lease.bytes_mut().iter().all(|&byte| byte == 7));
     }
 
     #[test]

@@ -129,6 +129,11 @@ pub(crate) struct ModelArgs {
     #[arg(long)]
     pub(crate) pin_slots: bool,
 
+    /// Takes the memory of all slots from the system at the start, not piece by piece as they are filled: a later start,
+    /// a faster first answer
+    #[arg(long)]
+    pub(crate) touch_slots: bool,
+
     /// Says nothing but the answer and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -87,6 +87,7 @@ pub(crate) fn engine_config(model: &ModelArgs) -> Result<EngineConfig, Box<dyn E
     config.backend = backend_choice(model.backend, model.device)
         .unwrap_or_else(|words| Args::command().error(ErrorKind::ArgumentConflict, words).exit());
     config.pin_slots = model.pin_slots;
+    config.touch_slots = model.touch_slots;
     Ok(config)
 }
 

@@ -203,6 +203,8 @@ pub struct EngineConfig {
     /// Whether slots are page-locked for a CUDA device, which then reads them by itself. Their memory can't be given back: a
     /// budget can't be [lowered](crate::Engine::lower_budget) then.
     pub pin_slots: bool,
+    /// Whether the memory of slots is made resident when the model is opened, not piece by piece as they are first filled.
+    pub touch_slots: bool,
     /// Threads that compute; `None`: one per core.
     pub n_threads: Option<usize>,
     /// Most rows of a step whose logits are wanted; each costs memory for a whole vocabulary.
@@ -253,6 +255,7 @@ impl EngineConfig {
             verify_reads: false,
             backend: BackendChoice::Cpu,
             pin_slots: false,
+            touch_slots: false,
             n_threads: None,
             logit_rows: 1,
             draft: DraftChoice::None,

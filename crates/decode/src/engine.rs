@@ -181,7 +181,8 @@ impl Engine {
         let taps = drafter.taps();
         let draftings = drafter.build(config, &plan, (&weights, &catalog, &workers), &disk)?;
         let sequences = draftings.into_iter().map(|drafting| Held::new(config, drafting)).collect();
-        let arena = || parts::arena(&plan, catalog.slot_bytes(io.align_bytes), &mut decisions);
+        let touched_by = config.touch_slots.then_some(n_threads);
+        let arena = || parts::arena(&plan, catalog.slot_bytes(io.align_bytes), touched_by, &mut decisions);
         let arena = own.scheduler.is_none().then(arena).transpose()?;
         let (held, seen) = ((&plan, arena.as_ref()), (&workers, sums.as_ref(), taps));
         let backend = parts::backend(config, weights, held, seen, &mut decisions)?;

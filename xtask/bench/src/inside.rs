@@ -130,6 +130,7 @@ impl InsideArgs {
             context: Some(self.ctx),
             disk_limit: self.disk_limit,
             n_threads: self.threads,
+            touch_slots: true,
             probe: Some(DiskProbe { folder: Some(self.probes.clone()), unix_seconds, seed: unix_seconds }),
             ..EngineConfig::new(ModelSource::Path(self.model.clone()))
         }

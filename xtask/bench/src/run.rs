@@ -218,6 +218,8 @@ impl Bed<'_> {
         let mut command = Command::new(&self.programs.forerun);
         command.arg("run").arg("-m").arg(model).args(["--json", "--quiet", "--raw", "--temp", "0"]);
         command.args(["-n", &n_tokens.to_string(), "--ctx", &context(n_prompt, n_tokens).to_string()]);
+        // Or what is measured is how fast the system clears memory, which on rented machines is no faster than a disk.
+        command.arg("--touch-slots");
         command.args(&row.flags);
         if let Some(budget) = row.budget {
             command.args(["--memory", &format!("{budget}B")]);

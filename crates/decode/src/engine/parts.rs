@@ -236,10 +236,11 @@ pub(super) fn lookahead(
     lookahead
 }
 
-/// The slots of `plan`.
+/// The slots of `plan`, all of their memory resident where so many threads are to see to that.
 pub(super) fn arena(
     plan: &MemoryPlan,
     slot_bytes: usize,
+    touched_by: Option<usize>,
     decisions: &mut Vec<Decision>,
 ) -> Result<Arena, DecodeError> {
     let arena = Arena::new(plan.n_slots, slot_bytes)?;
@@ -252,6 +253,13 @@ pub(super) fn arena(
         None => ("huge", "slots in huge pages need fewer address look-ups".to_owned()),
     };
     decisions.push(Decision::new("slot pages", choice, reason));
+    if let Some(n_threads) = touched_by {
+        let (choice, reason) = match arena.touch(n_threads) {
+            Ok(()) => ("at the start", "as was asked for".to_owned()),
+            Err(error) => ("as they are filled", error.to_string()),
+        };
+        decisions.push(Decision::new("slot memory", choice, reason));
+    }
     Ok(arena)
 }
 

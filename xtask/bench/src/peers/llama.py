@@ -1,6 +1,6 @@
 """llama.cpp over forced tokens: MODEL usual|mapped THREADS PROMPT TOKENS, where TOKENS are ids, apart by commas.
 
-Reads the prompt in one batch, then the tokens one by one, and prints what `forerun run --json` prints of the same, as far as it is known.
+Reads the prompt in one batch, twice so that the memory which its pages need is there, then the tokens one by one, and prints what `forerun run --json` prints of the same, as far as it is known.
 """
 
 import ctypes
@@ -57,6 +57,8 @@ def feed(ids):
     return seconds, max(range(n_vocab), key=values.__getitem__)
 
 
+feed(list(room[:n_prompt]))
+ll.llama_memory_clear(ll.llama_get_memory(context), True)
 before = read_bytes()
 prompt_seconds, follows = feed(list(room[:n_prompt]))
 decode_begins = read_bytes()
