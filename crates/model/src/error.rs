@@ -4,6 +4,14 @@
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapeError {
+    /// The file holds something else than a model.
+    #[error("the file is {found}, not a model; {remedy}")]
+    NoModel {
+        /// What it is.
+        found: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The architecture isn't in our registry.
     #[error("architecture `{}` is not supported; supported: {supported}", found.escape_debug())]
     UnknownArchitecture {

@@ -185,12 +185,24 @@ pub struct ModelShape {
     pub moe: MoeShape,
 }
 
+/// Values of `general.type` of files that aren't models: what they are, and what to do.
+const NO_MODELS: &[(&str, &str, &str)] = &[
+    ("adapter", "an adapter (LoRA)", "adapters aren't applied: merge it into the model first"),
+    ("mmproj", "an image projector", "images aren't read: open the model's own file"),
+    ("imatrix", "an importance matrix", "`forerun quantize --imatrix` takes it"),
+];
+
 impl ModelShape {
     /// Reads and checks the header of a file.
     ///
     /// # Errors
     /// [`ShapeError`], which names the key, its value and what would be right.
     pub fn from_metadata(kv: &dyn KeyValues) -> Result<Self, ShapeError> {
+        if let Some(KeyValue::Text(kind)) = kv.get("general.type")
+            && let Some((_, found, remedy)) = NO_MODELS.iter().find(|(name, ..)| *name == kind)
+        {
+            return Err(ShapeError::NoModel { found, remedy });
+        }
         let arch = match kv.get("general.architecture") {
             Some(KeyValue::Text(text)) => text.to_owned(),
             Some(other) => return Err(metadata::wrong_type("general.architecture", "a string", &other)),
@@ -198,6 +210,10 @@ impl ModelShape {
         };
         match Architecture::named(&arch) {
             Some(architecture) => Header { kv, architecture }.shape(),
+            // Older projectors say no type.
+            None if arch == "clip" => {
+                Err(ShapeError::NoModel { found: NO_MODELS[1].1, remedy: NO_MODELS[1].2 })
+            }
             None => Err(ShapeError::UnknownArchitecture { found: arch, supported: ARCHITECTURES }),
         }
     }

@@ -149,6 +149,14 @@ impl Fields {
         Ok(())
     }
 
+    /// Refuses every field that is still there and asks for something.
+    ///
+    /// # Errors
+    /// A refusal that names the first.
+    pub(crate) fn refuse_rest(&self, reason: &str) -> Result<(), Refusal> {
+        self.map.keys().try_for_each(|field| self.refuse(&[(field, reason)]))
+    }
+
     /// `field` should have been `right`.
     pub(crate) fn wrong(&self, field: &str, right: &str, found: &Value) -> Refusal {
         wrong(&self.name(field), right, found)

@@ -155,9 +155,21 @@ async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], document).into_response()
 }
 
+/// Paths of other servers for what isn't offered here.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("embed", "this server makes text; embeddings aren't offered"),
+    ("rerank", "this server makes text; rankings aren't offered"),
+    ("lora", "adapters aren't applied; merge them into the model"),
+    ("infill", "text can't be filled in before another"),
+    ("images", "this server reads and makes text only"),
+    ("audio", "this server reads and makes text only"),
+];
+
 async fn not_found(method: Method, uri: Uri) -> Response {
     let path: String = uri.path().chars().take(100).collect();
-    let words = format!("there is no {method} {path} here; /openapi.json lists what is");
+    let elsewhere = ELSEWHERE.iter().find(|(part, _)| path.contains(part)).map(|(_, why)| *why);
+    let why = elsewhere.unwrap_or("/openapi.json lists what is");
+    let words = format!("there is no {method} {path} here; {why}");
     error::response(&Refusal::new(Kind::NotFound, words), uri.path())
 }
 

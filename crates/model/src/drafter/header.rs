@@ -162,8 +162,8 @@ impl Header<'_> {
             "they must be equal",
         )?;
         fits(
-            ("dflash.attention.head_count", n_heads),
-            ("dflash.embedding_length", hidden),
+            ("dflash.attention.key_length", head_dim),
+            ("half", head_dim / 2),
             (2..=HEAD_DIM_MAX).contains(&head_dim) && head_dim.is_multiple_of(2),
             "a head must have an even number of values, 2 to 1024",
         )?;

@@ -156,10 +156,10 @@ impl Header<'_> {
         if let Some(KeyValue::Text(kind)) = self.kv.get(&self.key("rope.scaling.type"))
             && kind != "none"
         {
-            return Err(ShapeError::KeyType {
+            return Err(ShapeError::KeyUnsupported {
                 key: self.key("rope.scaling.type"),
-                expected: "absent or `none` (scaled rotary embeddings are not supported)",
-                found: "a scaling",
+                found: format!("`{}`", kind.escape_debug()),
+                supported: "absent or `none`: scaled rotary embeddings aren't supported",
             });
         }
         Ok(RopeShape { n_rot, freq_base, sections: self.sections(n_rot)? })

@@ -288,6 +288,19 @@ fn another_architecture_is_refused_by_name() {
 }
 
 #[test]
+fn files_that_are_no_models_are_told_apart() {
+    for (kind, words) in [("adapter", "LoRA"), ("mmproj", "image projector"), ("imatrix", "--imatrix")] {
+        let mut map = header();
+        map.0.insert("general.type".into(), V::T(kind));
+        let error = ModelShape::from_metadata(&map).unwrap_err().to_string();
+        assert!(error.contains(words) && error.contains("not a model"), "{error}");
+    }
+    let mut map = header();
+    map.0.insert("general.type".into(), V::T("model"));
+    assert!(ModelShape::from_metadata(&map).is_ok());
+}
+
+#[test]
 fn a_refused_architecture_does_not_rule_the_terminal() {
     let mut map = header();
     map.0.insert("general.architecture".into(), V::T("\x1b[2Jllama"));

@@ -18,6 +18,11 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("context_management", "a conversation is what the request says"),
     ("prefill", "an answer can't be begun by the client"),
     ("stop", "write `stop_sequences`"),
+    ("max_completion_tokens", "write `max_tokens`"),
+    ("response_format", "write `output_config.format`"),
+    ("regex", "use /v1/chat/completions"),
+    ("grammar", "use /v1/chat/completions"),
+    ("json_schema", "write `output_config.format`"),
     ("functions", "write `tools`"),
 ];
 

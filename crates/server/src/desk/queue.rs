@@ -262,6 +262,10 @@ impl Shared {
     pub(super) fn end(&self, outcome: Outcome, seconds: f64, telemetry: Option<&Telemetry>) {
         let mut book = self.book();
         book.n_active = book.n_active.saturating_sub(1);
+        // How soon others leave says nothing of how long an answer takes.
+        if matches!(outcome, Outcome::Done) {
+            book.answer_s = Some(mean(book.answer_s, seconds));
+        }
         match outcome {
             Outcome::Done => book.totals.done += 1,
             Outcome::GivenUp => book.totals.given_up += 1,
@@ -270,7 +274,6 @@ impl Shared {
         if let Some(telemetry) = telemetry {
             book.totals.add(telemetry);
         }
-        book.answer_s = Some(mean(book.answer_s, seconds));
         drop(book);
         self.ended.notify_waiters();
     }

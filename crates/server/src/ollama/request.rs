@@ -21,12 +21,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("logprobs", "use /v1/chat/completions"),
 ];
 
-/// Options that would, too.
-const UNSUPPORTED_OPTIONS: &[(&str, &str)] = &[
-    ("mirostat", "use temperature, top_k, top_p and min_p"),
-    ("logit_bias", "biases of single tokens can't be given"),
-];
-
 /// A chat; `None` without messages.
 ///
 /// # Errors
@@ -77,7 +71,6 @@ fn ask(fields: &mut Fields, facts: &Facts, prompt: Prompt) -> Result<Ask, Refusa
         Some(options) => options,
         None => Fields::of(Value::Object(serde_json::Map::new()), "options")?,
     };
-    options.refuse(UNSUPPORTED_OPTIONS)?;
     let defaults = &facts.config.defaults;
     let mut stops = defaults.stops.clone();
     stops.extend(texts(&mut options, "stop")?);

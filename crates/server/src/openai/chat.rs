@@ -123,10 +123,11 @@ fn tools(fields: &mut Fields) -> Result<(Vec<Value>, ToolChoice), Refusal> {
 /// Whether the model thinks: `chat_template_kwargs.enable_thinking`, or `reasoning_effort`.
 fn thinking(fields: &mut Fields, facts: &Facts) -> Result<Thinking, Refusal> {
     let mut wish = effort(fields, "reasoning_effort")?;
-    if let Some(mut kwargs) = fields.object("chat_template_kwargs")?
-        && let Some(thinks) = kwargs.flag("enable_thinking")?
-    {
-        wish = Some(if thinks { Thinking::On } else { Thinking::Off });
+    if let Some(mut kwargs) = fields.object("chat_template_kwargs")? {
+        if let Some(thinks) = kwargs.flag("enable_thinking")? {
+            wish = Some(if thinks { Thinking::On } else { Thinking::Off });
+        }
+        kwargs.refuse_rest("only `enable_thinking` is taken")?;
     }
     Ok(wish.unwrap_or(facts.config.defaults.thinking))
 }

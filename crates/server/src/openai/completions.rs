@@ -25,7 +25,7 @@ const PATH: &str = "/v1/completions";
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("echo", "the answer is without its prompt"),
     ("suffix", "text can't be filled in before another"),
-    ("response_format", "only chats take a form"),
+    ("response_format", "write `json_schema`, `regex` or `grammar`"),
     ("tools", "only chats take tools"),
     ("messages", "that is for /v1/chat/completions"),
 ];

@@ -14,7 +14,7 @@ const CHOICES_MAX: usize = 64;
 /// Most alternatives beside a token.
 pub(super) const TOP_LOGPROBS_MAX: usize = 20;
 
-/// Fields that would change an answer, are other servers' or other models', and have no counterpart here.
+/// Fields that would change an answer in any shape, are other servers' or other models', and have no counterpart here.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("logit_bias", "biases of single tokens can't be given"),
     ("guided_choice", "write `regex` with the choices"),
@@ -33,7 +33,23 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("n_probs", "write logprobs"),
     ("prompt_logprobs", "log-probabilities are of answers only"),
     ("truncate_prompt_tokens", "prompts are never cut"),
+    ("n_predict", "write `max_tokens`"),
+    ("typical_p", "use temperature, top_k, top_p and min_p"),
+    ("tfs_z", "use temperature, top_k, top_p and min_p"),
+    ("top_a", "use temperature, top_k, top_p and min_p"),
+    ("top_n_sigma", "use temperature, top_k, top_p and min_p"),
+    ("length_penalty", "answers are drawn token by token"),
+    ("allowed_token_ids", "write `regex` or `grammar`"),
+    ("logits_processors", "no code is run here"),
+    ("lora", ADAPTERS),
+    ("lora_request", ADAPTERS),
+    ("adapters", ADAPTERS),
+    ("documents", "write them into the messages"),
 ];
+const ADAPTERS: &str = "adapters aren't applied; merge them into the model";
+/// Values of some of them that ask for nothing.
+const OFF: &[(&str, f64)] =
+    &[("typical_p", 1.0), ("tfs_z", 1.0), ("top_n_sigma", -1.0), ("length_penalty", 1.0)];
 
 /// What chat and plain completions share.
 #[derive(Clone, Debug)]
@@ -61,7 +77,6 @@ impl Settings {
     /// # Errors
     /// A refusal that names the first wrong one.
     pub(super) fn take(fields: &mut Fields, facts: &Facts) -> Result<Self, Refusal> {
-        fields.refuse(UNSUPPORTED)?;
         let defaults = &facts.config.defaults;
         let mut stops = defaults.stops.clone();
         stops.extend(texts(fields, "stop")?);
@@ -90,11 +105,17 @@ impl Settings {
     }
 }
 
-/// How tokens are drawn.
+/// How tokens are drawn. Refuses what other servers take to change an answer, whatever the shape of the request.
 ///
 /// # Errors
 /// A refusal that names the first wrong field.
 pub(crate) fn sampler(fields: &mut Fields, facts: &Facts) -> Result<SamplerConfig, Refusal> {
+    for (field, off) in OFF {
+        if let Some(value) = fields.take(field).filter(|value| value.as_f64() != Some(*off)) {
+            fields.put(field, value);
+        }
+    }
+    fields.refuse(UNSUPPORTED)?;
     let defaults = &facts.config.defaults;
     let base = &defaults.sampler;
     let repetition = fields.number("repetition_penalty")?;

@@ -232,6 +232,9 @@ fn what_is_not_there_is_refused_by_name() {
         ("max_tokens", json!({"max_tokens": 0})),
         ("temperature", json!({"temperature": -1})),
         ("stop_sequences", json!({"stop_sequences": 5})),
+        ("logit_bias", json!({"logit_bias": {"1": 1}})),
+        ("mirostat", json!({"mirostat": 2})),
+        ("response_format", json!({"response_format": {"type": "json_object"}})),
     ] {
         let reply = server.post(PATH, &ask(more.clone()));
         assert_eq!(reply.status, 400, "{more}: {}", reply.text());

@@ -200,6 +200,10 @@ fn what_would_change_the_answer_and_cannot_be_is_refused_by_name() {
         ("audio", json!({"voice": "alloy"})),
         ("min_tokens", json!(5)),
         ("stop_token_ids", json!([1])),
+        ("n_predict", json!(5)),
+        ("typical_p", json!(0.9)),
+        ("lora", json!([{"id": 0, "scale": 1.0}])),
+        ("chat_template_kwargs", json!({"enable_thinking": false, "preserve_thinking": true})),
     ] {
         let mut body = ask("Hi");
         body[param] = value.clone();
@@ -208,8 +212,26 @@ fn what_would_change_the_answer_and_cannot_be_is_refused_by_name() {
         assert!(error["param"].as_str().unwrap().starts_with(param), "{error}");
         assert_eq!(error["code"], "unsupported_parameter", "{error}");
     }
-    let harmless = json!({"user": "me", "store": false, "metadata": {}, "logit_bias": {}, "service_tier": "auto", "response_format": {"type": "text"}, "tools": null});
+    let harmless = json!({"user": "me", "store": false, "metadata": {}, "logit_bias": {}, "service_tier": "auto", "response_format": {"type": "text"}, "tools": null,
+        "typical_p": 1.0, "top_n_sigma": -1, "chat_template_kwargs": {"enable_thinking": false, "other": null}});
     server.answer(CHAT, &with(ask("Hi"), harmless));
+}
+
+#[test]
+fn what_other_servers_offer_elsewhere_is_named() {
+    let server = Running::shared();
+    for (path, why) in [
+        ("/v1/embeddings", "embeddings aren't offered"),
+        ("/api/embed", "embeddings aren't offered"),
+        ("/v1/rerank", "rankings aren't offered"),
+        ("/lora-adapters", "merge them into the model"),
+        ("/v1/audio/speech", "reads and makes text only"),
+        ("/v1/other", "/openapi.json lists what is"),
+    ] {
+        let (status, error) = server.refusal(path, &json!({"input": "Hi"}));
+        assert_eq!(status, 404, "{path}");
+        assert!(error.to_string().contains(why), "{path}: {error}");
+    }
 }
 
 #[test]

@@ -144,6 +144,7 @@ fn errors_are_a_text() {
     for (path, body, words) in [
         (CHAT, chat(json!({"messages": [{"role": "user", "content": "a", "images": ["AA=="]}]})), "images"),
         (CHAT, chat(json!({"options": {"mirostat": 1}})), "mirostat"),
+        (CHAT, chat(json!({"options": {"tfs_z": 0.5}})), "tfs_z"),
         (CHAT, chat(json!({"options": {"temperature": -1}})), "temperature"),
         (CHAT, chat(json!({"think": "maybe"})), "think"),
         (GENERATE, json!({"model": "pico", "prompt": "a", "suffix": "b"}), "suffix"),

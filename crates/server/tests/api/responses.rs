@@ -167,6 +167,8 @@ fn what_needs_memory_or_is_not_there_is_refused_by_name() {
         ),
         ("max_output_tokens", json!({"max_output_tokens": 0})),
         ("reasoning.effort", json!({"reasoning": {"effort": "extreme"}})),
+        ("min_tokens", json!({"min_tokens": 3})),
+        ("max_completion_tokens", json!({"max_completion_tokens": 3})),
     ] {
         let (status, error) = server.refusal(PATH, &ask(more.clone()));
         assert_eq!((status, error["param"].as_str()), (400, Some(param)), "{more}: {error}");

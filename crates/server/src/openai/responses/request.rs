@@ -26,8 +26,13 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("messages", "write `input`"),
     ("response_format", "write `text.format`"),
     ("max_tokens", "write `max_output_tokens`"),
+    ("max_completion_tokens", "write `max_output_tokens`"),
+    ("reasoning_effort", "write `reasoning.effort`"),
+    ("regex", "write `text.format`, or use /v1/chat/completions"),
+    ("grammar", "write `text.format`, or use /v1/chat/completions"),
+    ("json_schema", "write `text.format`"),
+    ("chat_template_kwargs", "write `reasoning.effort`"),
     ("stop", "use /v1/chat/completions"),
-    ("logit_bias", "biases of single tokens can't be given"),
 ];
 
 /// Fields that an answer repeats, and what it says where the request doesn't.
