@@ -6,7 +6,7 @@
 //! several reads fill disjoint parts of a slot at once, each through its [`Window`]. A [`ReadLease`] may also be of shared
 //! bytes that lie elsewhere, so that whoever computes needn't know where they do.
 //!
-//! Never here: what a slot holds, which slot to use next, files, threads of its own.
+//! Never here: what a slot holds, which slot to use next, files, threads that outlive a call.
 
 pub mod error;
 mod lease;

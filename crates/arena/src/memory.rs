@@ -87,12 +87,13 @@ impl Arena {
         std::thread::scope(|scope| {
             let parts = (0..bytes).step_by(part).map(|start| {
                 let end = (start + part).min(bytes);
-                scope.spawn(move || populate(&self.0.map, offset + start, end - start))
+                let builder = std::thread::Builder::new().name("touch".to_owned());
+                builder.spawn_scoped(scope, move || populate(&self.0.map, offset + start, end - start))
             });
             // Each is waited for, whatever became of those before it.
             let ends: Vec<_> = parts.collect();
             ends.into_iter()
-                .try_for_each(|end| end.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .try_for_each(|end| end?.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })
     }
 
@@ -349,7 +350,7 @@ mod tests {
         let before = resident();
         match arena.touch(3) {
             // Other tests may give some back meanwhile, hence half.
-            Ok(()) => assert!(resident() > before + (32 * 4 << 20), "{before} {}", resident()),
+            Ok(()) => assert!(resident() > before + ((32 * 4) << 20), "{before} {}", resident()),
             Err(error) => assert_eq!(error.raw_os_error(), Some(22), "an older kernel: {error}"),
         }
         assert!(lease.bytes_mut().iter().all(|&byte| byte == 7));

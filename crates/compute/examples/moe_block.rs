@@ -6,13 +6,13 @@
 
 use std::error::Error;
 
-use forerun_arena::{Arena, SlotIdx};
 use forerun_compute::activation::{Activations, Rows};
+use forerun_compute::arena::{Arena, SlotIdx};
 use forerun_compute::kernels::best;
+use forerun_compute::model::{ExpertLayout, MatrixLayout, QuantType};
 use forerun_compute::products::{ExpertBuffers, ExpertMatrices, Products, Quantised};
 use forerun_compute::tensor::Matrix;
 use forerun_compute::workers::Workers;
-use forerun_model::{ExpertLayout, MatrixLayout, QuantType};
 
 const HIDDEN: usize = 512;
 const INNER: usize = 256;

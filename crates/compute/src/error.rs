@@ -59,6 +59,14 @@ pub enum ComputeError {
         /// Most rows.
         rows_max: usize,
     },
+    /// Parts that don't have a step's rows.
+    #[error("the parts of a step have {counted} rows and the step {rows}; they must have as many")]
+    Counted {
+        /// Rows of the step.
+        rows: usize,
+        /// Rows of its parts.
+        counted: usize,
+    },
     /// A step that doesn't continue what was accepted.
     #[error("the step continues from {past} tokens but the sequence holds {held}")]
     Past {
@@ -146,12 +154,12 @@ pub enum ComputeError {
         layer: LayerId,
     },
     /// Worker threads can't be started.
-    #[error("{n_threads} worker threads can't be started: {reason}")]
+    #[error("{n_threads} worker threads can't be started")]
     Threads {
         /// Threads asked for.
         n_threads: usize,
         /// The system's reason.
-        reason: String,
+        source: std::io::Error,
     },
     /// A device that there is no word for.
     #[error("`{name}` names no device; right would be cpu, cuda:N or metal:N, with a number for N")]

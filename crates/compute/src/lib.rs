@@ -42,3 +42,5 @@ pub use stack::{Cpu, Reference, Stack, StackBytes, StackConfig};
 pub use tap::{InputTap, Inputs, TapPoint};
 pub use tensor::Tensor;
 pub use weights::Weights;
+/// Layers below, whose items ours take and give: whoever depends on this crate needs no other.
+pub use {forerun_arena as arena, forerun_model as model};

@@ -194,7 +194,7 @@ pub fn check(
         return Err(ComputeError::Rows { rows, rows_max });
     }
     if counted != rows {
-        return Err(ComputeError::Rows { rows, rows_max: counted });
+        return Err(ComputeError::Counted { rows, counted });
     }
     for (i, part) in step.parts.iter().enumerate() {
         let (sequence, n_sequences) = (part.sequence.0, bounds.n_sequences);

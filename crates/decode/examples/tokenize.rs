@@ -4,8 +4,8 @@ use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 
+use forerun_decode::storage::Gguf;
 use forerun_decode::text::{Tokenizer, VocabularyParts};
-use forerun_storage::Gguf;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -32,6 +32,7 @@ use crate::sampler::SamplerConfig;
 use crate::step::StepLoop;
 use crate::telemetry::Decision;
 use crate::text::{ChatTemplate, Tokenizer};
+pub use budget::{MemoryWatch, system_memory};
 pub use expert_map::{ExpertState, UseMap};
 pub use outlook::Outlook;
 pub use parts::bind_weights;
@@ -68,6 +69,7 @@ pub struct Engine {
     traffic: TokenTraffic,
     sums: Option<SharedSums>,
     has_pinned_slots: bool,
+    memory_watch: Option<MemoryWatch>,
     pass: Pass,
     /// The step that was put aside.
     aside: Pass,
@@ -187,16 +189,14 @@ impl Engine {
         let (held, seen) = ((&plan, arena.as_ref()), (&workers, sums.as_ref(), taps));
         let backend = parts::backend(config, weights, held, seen, &mut decisions)?;
         let Parts { scheduler, predictor, lookahead, clock, .. } = own;
-        let predictor = predictor.unwrap_or_else(|| parts::predictor(config.predictor));
         let times = parts::guess_times(&shape, &disk, &catalog);
-        let lookahead = lookahead.unwrap_or_else(|| parts::lookahead(config, times, &mut decisions));
         let scheduler = match arena {
             None => scheduler.expect("there is an arena where none was given"),
             Some(arena) => Scheduler::new(SchedulerConfig {
                 arena,
                 store: parts::store(&plan, catalog, &gguf, io, &clock, &mut decisions)?,
-                predictor,
-                lookahead,
+                predictor: predictor.unwrap_or_else(|| parts::predictor(config.predictor)),
+                lookahead: lookahead.unwrap_or_else(|| parts::lookahead(config, times, &mut decisions)),
                 policy: parts::policy(config).into(),
                 clock: Arc::clone(&clock),
             })?,
@@ -220,6 +220,7 @@ impl Engine {
             traffic,
             sums,
             has_pinned_slots: device::keeps_slots(config),
+            memory_watch: None,
             pass: Pass::default(),
             aside: Pass::default(),
             sequences,

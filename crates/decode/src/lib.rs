@@ -12,6 +12,7 @@
 pub mod batch;
 pub mod bench;
 pub mod calibration;
+mod cgroup;
 mod commit;
 pub mod config;
 mod device;
@@ -41,7 +42,9 @@ pub use bench::{Bench, BenchEvent, Pass};
 pub use calibration::{Calibration, ReadEvent};
 pub use config::{BackendChoice, DiskProbe, EngineConfig, IoChoice, ModelSource, PredictorChoice};
 pub use divergence::{Comparison, Divergence, Interval, split_budget};
-pub use engine::{Engine, ExpertState, Logits, Outlook, Parts, TokenTraffic, UseMap};
+pub use engine::{
+    Engine, ExpertState, Logits, MemoryWatch, Outlook, Parts, TokenTraffic, UseMap, system_memory,
+};
 pub use error::DecodeError;
 pub use forerun_compute::{DeviceName, Inputs};
 /// Most guesses that may be asked for.
@@ -61,3 +64,8 @@ pub use sampler::{Sampler, SamplerConfig, SamplerError};
 pub use session::Session;
 pub use step::Schedule;
 pub use telemetry::{Decision, Process, Telemetry};
+/// Layers below, whose items ours take and give: whoever depends on this crate needs no other.
+pub use {
+    forerun_compute as compute, forerun_model as model, forerun_scheduler as scheduler,
+    forerun_storage as storage,
+};

@@ -185,10 +185,13 @@ impl StepLoop {
             if !to.listens(view, layer) {
                 break;
             }
-            if to.wants_scores() {
+            let wants_scores = to.wants_scores();
+            if wants_scores {
                 backend.scores(stage, layer, &mut self.scores)?;
             }
-            let (n_experts, probabilities) = (self.n_experts, &self.scores.probabilities);
+            // What an observer was shown before says nothing of this layer.
+            let probabilities: &[f32] = if wants_scores { &self.scores.probabilities } else { &[] };
+            let n_experts = self.n_experts;
             to.offer(GuessInput { view, layer, n_experts, probabilities });
         }
         Ok(())

@@ -115,6 +115,8 @@ pub struct Memory {
     pub prefixes: u64,
     /// Grammars that answers keep to.
     pub grammars: u64,
+    /// Connections and requests of a server.
+    pub server: u64,
     /// The drafter, and what it is shown.
     pub drafter: u64,
     /// The conversation's text and tokens.
@@ -152,6 +154,7 @@ impl Memory {
             copies: plan.copies,
             prefixes: plan.prefixes,
             grammars: plan.grammars,
+            server: plan.server,
             drafter: plan.drafter,
             conversation: plan.conversation,
             tables: plan.tables,

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::error::Error as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,8 +30,8 @@ fn open(config: &EngineConfig, folder: &Path) -> Batch {
 }
 
 fn file(folder: &Path) -> PathBuf {
-    let mut entries = fs::read_dir(folder).unwrap();
-    entries.next().unwrap().unwrap().path()
+    let mut entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.find(|path| path.extension().is_some_and(|ending| ending == "prefix")).unwrap()
 }
 
 /// One conversation on disk; the prompt of its next turn.
@@ -60,6 +61,13 @@ fn a_conversation_goes_on_after_a_restart() {
         let found = say(&mut batch, &second, &how(2, 10));
         assert!(found.n_reused >= 97, "{model}: {}", found.n_reused);
         assert_eq!(found.pieces, alone(&config, &second, &how(2, 10)), "{model}");
+        // A folder is one process's at a time.
+        let disk =
+            PrefixDisk { folder: folder.path().to_owned(), bytes_max: 64 << 20, write_bytes_max: 1 << 20 };
+        let again = Batch::with_prefixes(Engine::open(&config).unwrap(), PrefixConfig { disk: Some(disk) });
+        let words = again.err().map(|error| format!("{error}: {:?}", error.source())).unwrap();
+        assert!(words.contains("another process keeps conversations"), "{words}");
+        drop(batch);
         // From the end of the first prompt, which is in the same file.
         let mut batch = open(&config, folder.path());
         let other = [&second[..90], &turn(7, 6)].concat();
@@ -84,9 +92,7 @@ fn files_of_another_model_or_arithmetic_are_left_alone() {
     fs::write(&copy, bytes).unwrap();
     let kept = folder.path().join("kept");
     fs::create_dir(&kept).unwrap();
-    let path = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
-    let path =
-        path.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "prefix")).unwrap();
+    let path = file(folder.path());
     fs::copy(&path, kept.join(path.file_name().unwrap())).unwrap();
     for other in [
         keeping(&model, BackendChoice::EXACT, 8),

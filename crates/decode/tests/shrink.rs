@@ -7,6 +7,9 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use forerun_decode::{BackendChoice, DecodeError, Engine, IoChoice, Logits, Session};
 use forerun_decode::{EngineConfig, Process};
 use forerun_model::TokenId;
@@ -60,4 +63,31 @@ fn a_lowered_budget_holds_and_changes_no_bit() {
         assert!(peak <= 24 * MIB, "{io:?}: peak {:.2} MiB", peak as f64 / MIB as f64);
         assert!(engine.decisions().iter().any(|decision| decision.choice == "24.00MiB"));
     }
+    a_system_that_wants_memory_gets_it(&whole);
+}
+
+/// What is asked for is given up while there is something to give, and nobody is asked in vain.
+fn a_system_that_wants_memory_gets_it(whole: &[TokenId]) {
+    let mut engine = open(IoChoice::Pread, Some(40 * MIB));
+    let before = engine.plan().total();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    engine.watch_memory(Some(Box::new(move || match counted.fetch_add(1, Ordering::Relaxed) {
+        50 => 8 * MIB,
+        100 | 150 => 1 << 40,
+        _ => 0,
+    })));
+    let mut session = Session::new();
+    let mut tokens = decode(&mut engine, &mut session, TokenId(5), 60);
+    let after = engine.plan().total();
+    assert!(before - after >= 8 * MIB && before - after < 9 * MIB, "{before} {after}");
+    let last = *tokens.last().unwrap();
+    tokens.extend(decode(&mut engine, &mut session, last, N_TOKENS - 60));
+    assert!(tokens == whole, "other tokens");
+    assert!(engine.plan().total() < after, "the least");
+    assert_eq!(asked.load(Ordering::Relaxed), 151, "nothing is left to give up");
+    let decisions = engine.decisions();
+    let short: Vec<_> = decisions.iter().filter(|d| d.reason.contains("short of memory")).collect();
+    assert_eq!(short.len(), 3, "{short:?}");
+    assert!(short[2].reason.contains("nothing more can be given up"), "{short:?}");
 }

@@ -13,13 +13,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::{env, fs};
 
-use forerun_arena::{Arena, WriteLease};
-use forerun_model::{ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage, SystemClock};
+use forerun_scheduler::arena::{Arena, WriteLease};
+use forerun_scheduler::model::{
+    ExpertId, ExpertKey, LayerId, Nanos, PartOffsets, Routing, Stage, SystemClock,
+};
+use forerun_scheduler::storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
 use forerun_scheduler::{
     Guess, GuessInput, LookaheadConfig, NoPredictor, PolicyName, Predictor, Scheduler, SchedulerConfig,
     SchedulerStats, View,
 };
-use forerun_storage::{ExpertStore, Fetched, Filled, Priority, Refused, StoreStats, Withdrawn};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 

@@ -37,3 +37,5 @@ pub use predict::{GUESSES_MAX, Guess, GuessInput, Predictor, View};
 pub use scheduler::{N_SLOTS_MIN, ROWS_GUESSED_MAX, Scheduler, SchedulerConfig};
 pub use stats::SchedulerStats;
 pub use turn::{Listener, Ready, Turn};
+/// Layers below, whose items ours take and give: whoever depends on this crate needs no other.
+pub use {forerun_arena as arena, forerun_model as model, forerun_storage as storage};

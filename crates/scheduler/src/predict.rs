@@ -37,8 +37,8 @@ pub struct GuessInput<'a> {
 pub struct Guess {
     /// The expert.
     pub key: ExpertKey,
-    /// How likely its layer's next routing wants it, 0 to 1, in the predictor's own opinion; the scheduler learns what
-    /// the opinion is worth.
+    /// How likely its layer's next routing wants it, 0 to 1, in the predictor's own opinion. The scheduler goes by the order
+    /// of guesses, and learns what each rank is worth; only [`Gate::Open`](crate::Gate::Open) looks at it.
     pub probability: f32,
 }
 

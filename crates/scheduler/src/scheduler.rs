@@ -296,10 +296,10 @@ impl Scheduler {
     fn promise(&mut self, slot: SlotIdx) {
         let row = self.slots.get(slot);
         // A guess that is still loading counts when it has landed: it may bring nothing.
-        if row.origin == Origin::Guess && !row.used && !row.is_loading() {
+        if row.origin.is_ahead() && !row.used && !row.is_loading() {
             self.stats.guesses_used += 1;
             let is_of_this_pass = row.turn + 2 >= self.slots.turn();
-            if !is_of_this_pass {
+            if row.origin == Origin::Guess && !is_of_this_pass {
                 self.lookahead.used_later(row.key.layer);
             }
         }
@@ -368,7 +368,7 @@ impl Scheduler {
         self.slots.begin(slot, key, origin);
         match origin {
             Origin::Demand => self.stats.fetches += 1,
-            Origin::Guess => self.stats.guesses += 1,
+            Origin::Guess | Origin::Sweep => self.stats.guesses += 1,
         }
         Ok(true)
     }

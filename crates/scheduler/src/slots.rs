@@ -14,6 +14,15 @@ pub(crate) enum Origin {
     Demand,
     /// A predictor guessed it.
     Guess,
+    /// A pass of many rows reads its next layer, at no cost to what guesses may.
+    Sweep,
+}
+
+impl Origin {
+    /// Whether it was read before a router asked.
+    pub(crate) fn is_ahead(self) -> bool {
+        self != Self::Demand
+    }
 }
 
 /// What a slot holds.
@@ -82,7 +91,7 @@ impl Slot {
     /// Bytes that were read for a guess that no router has wanted so far.
     pub(crate) fn unused_bytes(&self) -> u64 {
         match self.content {
-            Content::Resident { read_bytes, .. } if self.origin == Origin::Guess && !self.used => read_bytes,
+            Content::Resident { read_bytes, .. } if self.origin.is_ahead() && !self.used => read_bytes,
             _ => 0,
         }
     }
@@ -177,7 +186,7 @@ impl Slots {
     /// Whether `row` is a guess whose layer wasn't opened since it was begun.
     pub(crate) fn is_awaited_guess(&self, row: &Slot) -> bool {
         let opened = self.layers.get(row.key.layer.idx()).map_or(0, |layer| layer.turn);
-        row.origin == Origin::Guess && !row.used && opened <= row.turn
+        row.origin.is_ahead() && !row.used && opened <= row.turn
     }
 
     fn of_layer(&mut self, layer: LayerId) -> &mut OfLayer {

@@ -25,7 +25,7 @@ pub struct SchedulerStats {
     pub again: u64,
     /// Reads that came back without bytes, but for guesses that were given up.
     pub failures: u64,
-    /// Reads begun because a predictor guessed.
+    /// Reads begun before a router asked: a predictor guessed, or a pass of many rows read its next layer.
     pub guesses: u64,
     /// Those of `guesses` that were taken back before anything was read for them.
     pub guesses_withdrawn: u64,
@@ -39,7 +39,7 @@ pub struct SchedulerStats {
     pub asking: Nanos,
     /// Bytes read because a router asked.
     pub bytes_demand: u64,
-    /// Bytes read because a predictor guessed.
+    /// Bytes of `guesses`.
     pub bytes_guess: u64,
     /// Those of `bytes_guess` that no router wanted, or not yet.
     pub bytes_wasted: u64,

@@ -12,9 +12,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::{env, fs};
 
-use forerun_model::{ExpertId, ExpertKey, LayerId, Routing, Stage};
-use forerun_scheduler::{Guess, GuessInput, Predictor, View};
 use forerun_sim::disks::DISKS;
+use forerun_sim::model::{ExpertId, ExpertKey, LayerId, Routing, Stage};
+use forerun_sim::scheduler::{Guess, GuessInput, Predictor, View};
 use forerun_sim::{Compute, Disk, Replay, ReplayReport, Trace};
 
 /// Guesses the experts that followed the best expert of the layer before most often.

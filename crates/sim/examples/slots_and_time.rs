@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use forerun_model::{Clock, Nanos};
+use forerun_sim::model::{Clock, Nanos};
 use forerun_sim::{Faults, FlashProfile, Guessing, Machine, Progress, ToyBackend, ToyModel, Workload};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -79,8 +79,8 @@ pub enum TraceError {
         /// Tokens of the trace.
         n_tokens: usize,
     },
-    /// An expert that the model doesn't have, or twice in one row.
-    #[error("token {token}, layer {layer} names expert {expert} {problem}")]
+    /// An expert that the model doesn't have.
+    #[error("token {token}, layer {layer} names expert {expert}; there are {n_experts}, from 0 on")]
     Expert {
         /// The token.
         token: usize,
@@ -88,7 +88,17 @@ pub enum TraceError {
         layer: usize,
         /// The expert.
         expert: u8,
-        /// What is wrong with it.
-        problem: &'static str,
+        /// Experts of a layer.
+        n_experts: usize,
+    },
+    /// An expert twice in one row.
+    #[error("token {token}, layer {layer} names expert {expert} twice; each may be named once")]
+    Twice {
+        /// The token.
+        token: usize,
+        /// The layer.
+        layer: usize,
+        /// The expert.
+        expert: u8,
     },
 }

@@ -49,3 +49,8 @@ pub use toy_file::ToyModel;
 pub use trace::{Document, Trace, TraceShape};
 pub use watched::Watched;
 pub use workload::{Synthetic, Workload};
+/// Layers below, whose items ours take and give: whoever depends on this crate needs no other.
+pub use {
+    forerun_compute as compute, forerun_model as model, forerun_scheduler as scheduler,
+    forerun_storage as storage,
+};

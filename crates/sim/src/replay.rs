@@ -108,7 +108,7 @@ impl Replay {
         Ok(ReplayReport {
             n_tokens: self.n_tokens,
             time: clock.now() - started,
-            compute: Nanos(walk.token_alone().0 * self.n_tokens as u64),
+            compute: Nanos(walk.token_alone().0.saturating_mul(self.n_tokens as u64)),
             asked: walk.asked - asked,
             stats: scheduler.stats().since(&before),
             disk_bytes_per_second: self.disk.bytes_per_second,

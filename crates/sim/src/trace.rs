@@ -159,9 +159,12 @@ impl Trace {
                 |&(rank, &id): &(usize, &u8)| usize::from(id) >= self.n_experts || row[..rank].contains(&id);
             if let Some((_, &expert)) = row.iter().enumerate().find(wrong) {
                 let (token, layer) = (i / self.n_layers, i % self.n_layers);
-                let known = usize::from(expert) < self.n_experts;
-                let problem = if known { "twice" } else { "of fewer" };
-                return Err(TraceError::Expert { token, layer, expert, problem });
+                let n_experts = self.n_experts;
+                return Err(if usize::from(expert) < n_experts {
+                    TraceError::Twice { token, layer, expert }
+                } else {
+                    TraceError::Expert { token, layer, expert, n_experts }
+                });
             }
         }
         Ok(())
@@ -253,7 +256,7 @@ mod tests {
         let outside = guessed([7, 6, 5, 4, 3, 2], r#"{"source": "", "first": 1, "count": 1}"#);
         assert!(matches!(outside, Err(TraceError::Document { first: 1, count: 1, n_tokens: 1 })));
         let unknown = guessed([7, 6, 5, 4, 3, 8], "");
-        assert!(matches!(unknown, Err(TraceError::Expert { layer: 1, expert: 8, problem: "of fewer", .. })));
+        assert!(matches!(unknown, Err(TraceError::Expert { layer: 1, expert: 8, n_experts: 8, .. })));
         let short = Trace::parse(
             header(1, 8, 0)
                 .replace(
@@ -275,13 +278,10 @@ mod tests {
         assert!(matches!(parse(header(1 << 40, 8, 0)), Err(TraceError::Range { what: "tokens", .. })));
         assert!(matches!(parse(header(2, 8, 1)), Err(TraceError::End { .. })));
         assert!(matches!(parse(header(2, 8, u64::MAX)), Err(TraceError::End { .. })));
-        assert!(matches!(
-            parse(header(2, 7, 0)),
-            Err(TraceError::Expert { expert: 7, problem: "of fewer", .. })
-        ));
+        assert!(matches!(parse(header(2, 7, 0)), Err(TraceError::Expert { expert: 7, n_experts: 7, .. })));
         assert!(matches!(parse(header(2, 8, 0).replace("u8", "u16")), Err(TraceError::Array { .. })));
         assert!(matches!(parse(header(2, 8, 0).replace("routing-", "")), Err(TraceError::Format { .. })));
         let twice = Trace::parse(header(1, 8, 0).as_bytes(), &[1, 2, 3, 3]);
-        assert!(matches!(twice, Err(TraceError::Expert { token: 0, layer: 1, expert: 3, problem: "twice" })));
+        assert!(matches!(twice, Err(TraceError::Twice { token: 0, layer: 1, expert: 3 })));
     }
 }

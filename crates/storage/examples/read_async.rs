@@ -8,8 +8,8 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forerun_arena::Arena;
-use forerun_model::{ExpertKey, ModelShape, SystemClock};
+use forerun_storage::arena::Arena;
+use forerun_storage::model::{ExpertKey, ModelShape, SystemClock};
 use forerun_storage::{AsyncExpertStore, Catalog, DirectFiles, FileStore, Gguf, PreadBackend, PreadConfig};
 
 /// Experts that are read at once.

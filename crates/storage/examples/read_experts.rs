@@ -8,8 +8,8 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forerun_arena::{Arena, SlotIdx};
-use forerun_model::{ExpertKey, ModelShape, Nanos, SystemClock};
+use forerun_storage::arena::{Arena, SlotIdx};
+use forerun_storage::model::{ExpertKey, ModelShape, Nanos, SystemClock};
 use forerun_storage::{Catalog, ExpertStore, FileStore, Gguf, PreadBackend, PreadConfig, Priority};
 
 const N_SLOTS: u32 = 4;

@@ -303,7 +303,7 @@ impl Finder<'_> {
         let tensor = self.tensor(packed::tensor_name(layer), &[record_bytes, self.n_experts()])?;
         if tensor.quant != QuantType::I8 {
             let (name, found) = (tensor.name.clone(), tensor.quant);
-            return Err(OpenError::ExpertType { name, found, expected: QuantType::I8 });
+            return Err(OpenError::PackedType { name, found, expected: QuantType::I8 });
         }
         if !tensor.offset_bytes.is_multiple_of(packed::RECORD_ALIGN_BYTES) {
             let (name, offset_bytes) = (tensor.name.clone(), tensor.offset_bytes);

@@ -1,4 +1,4 @@
-//! What only one of several processes gets: the lock of a file, and a name that nobody has.
+//! What only one of several processes gets: the lock of a file, and a name that nobody has; and how names last.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -28,6 +28,14 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
 /// `AlreadyExists` when there is a `to`; the system's reason.
 pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     system::rename_new(from, to).unwrap_or_else(|| look_and_rename(from, to))
+}
+
+/// Makes the names in `folder` last through a loss of power, where the system can: elsewhere folders can't be opened.
+///
+/// # Errors
+/// The system's reason.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
 fn look_and_rename(from: &Path, to: &Path) -> io::Result<()> {

@@ -60,3 +60,5 @@ pub use placement::{Placed, Placement};
 pub use probe::{ProbeCache, ProbeConfig, ProbeReport, probe};
 pub use resident::{Resident, ResidentMode, ResidentTensor};
 pub use store::{ExpertStore, Fetched, Filled, Lent, Refused, RefusedReason, StoreStats, Withdrawn};
+/// Layers below, whose items ours take and give: whoever depends on this crate needs no other.
+pub use {forerun_arena as arena, forerun_model as model};

@@ -45,7 +45,7 @@ impl Workers {
             return Ok(Self::single());
         }
         let pool = Pool::new(n_threads);
-        let pool = pool.map_err(|e| ComputeError::Threads { n_threads, reason: e.to_string() })?;
+        let pool = pool.map_err(|source| ComputeError::Threads { n_threads, source })?;
         Ok(Self { pool: Some(Arc::new(pool)), is_busy: Arc::default() })
     }
 

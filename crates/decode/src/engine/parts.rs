@@ -19,7 +19,6 @@ use forerun_storage::{
 use super::planned_drafter::PlannedDrafter;
 use super::{PAGE_BYTES, TokenTraffic};
 use crate::DecodeError;
-use crate::commit;
 use crate::config::{BackendChoice, EngineConfig, ModelSource, PredictorChoice};
 use crate::device;
 use crate::heap;
@@ -293,7 +292,9 @@ pub(super) fn plan(input: PlanInput<'_>, decisions: &mut Vec<Decision>) -> Resul
 /// Without a budget of the user's, a model that wants more than the system has gets what there is.
 fn affordable(input: PlanInput<'_>, decisions: &mut Vec<Decision>) -> Result<MemoryPlan, DecodeError> {
     let plan = MemoryPlan::new(&input)?;
-    let Some(available) = available_bytes().filter(|_| input.budget_bytes.is_none()) else { return Ok(plan) };
+    let Some(available) = super::budget::available_bytes().filter(|_| input.budget_bytes.is_none()) else {
+        return Ok(plan);
+    };
     let ceiling = available / 10 * 9;
     if plan.total() <= ceiling {
         return Ok(plan);
@@ -301,16 +302,6 @@ fn affordable(input: PlanInput<'_>, decisions: &mut Vec<Decision>) -> Result<Mem
     let reason = "nine tenths of what the system has to give now; --memory changes it".to_owned();
     decisions.push(Decision::new("memory", bytes_text(ceiling), reason));
     MemoryPlan::new(&PlanInput { budget_bytes: Some(ceiling), ..input })
-}
-
-/// Memory that the system, a control group around this process, and a limit on what it commits, have to give.
-fn available_bytes() -> Option<u64> {
-    let mut system = sysinfo::System::new().ok()?;
-    system.refresh_memory();
-    let free = system.available_memory();
-    let free = system.cgroup_limits().map_or(free, |limits| free.min(limits.free_memory));
-    let free = commit::left_bytes().map_or(free, |left| free.min(left));
-    (free > 0).then_some(free)
 }
 
 /// The reference computes on one thread, whatever is asked for, and candle on a pool of its own.

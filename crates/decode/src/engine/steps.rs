@@ -39,6 +39,8 @@ pub(super) struct Pass {
     rows: Vec<Row>,
     parts: Vec<Part>,
     next_layer: usize,
+    /// Whether it was put aside and isn't over.
+    pub(super) is_waiting: bool,
 }
 
 impl Engine {
@@ -75,6 +77,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::step`].
     pub(crate) fn begin<'s>(&mut self, shares: impl Iterator<Item = Share<'s>>) -> Result<(), DecodeError> {
+        self.relieve();
         self.pass.rows.clear();
         self.pass.parts.clear();
         self.pass.next_layer = 0;
@@ -119,12 +122,14 @@ impl Engine {
 
     /// Puts the step under way aside, between two layers, so that another can run.
     pub(crate) fn put_aside(&mut self) {
+        self.pass.is_waiting = true;
         self.exchange();
     }
 
     /// Goes on with the step that was put aside.
     pub(crate) fn take_up(&mut self) {
         self.exchange();
+        self.pass.is_waiting = false;
         self.scheduler.begin_pass(self.pass.rows.len());
     }
 

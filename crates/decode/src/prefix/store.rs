@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use forerun_compute::Checkpoint;
 use forerun_model::TokenId;
+use forerun_storage::exclusive::{sync_folder, try_lock};
 
 use super::format::{Header, Rows, Summed, Unusable, write};
 use super::source::{Source, alike, read_values, usable};
@@ -37,9 +38,14 @@ pub struct DiskStats {
 }
 
 /// The folder.
+/// The file whose lock says that a folder is in use.
+const LOCK: &str = ".lock";
+
 #[derive(Debug)]
 pub(super) struct Store {
     config: PrefixDisk,
+    /// Locked for as long as it is open: two processes would throw away what the other writes.
+    _lock: File,
     shape: SavedShape,
     files: Vec<Indexed>,
     n_uses: u64,
@@ -55,8 +61,15 @@ impl Store {
     /// The system's reason when that isn't possible.
     pub(super) fn open(config: PrefixDisk, shape: SavedShape) -> io::Result<Self> {
         make_folder(&config.folder)?;
+        let lock =
+            OpenOptions::new().create(true).write(true).truncate(false).open(config.folder.join(LOCK))?;
+        if !try_lock(&lock)? {
+            let words = format!("another process keeps conversations in {}", config.folder.display());
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, words));
+        }
         let mut store = Self {
             config,
+            _lock: lock,
             shape,
             files: Vec::new(),
             n_uses: 0,
@@ -308,9 +321,4 @@ fn make_folder(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(path)
-}
-
-/// The name of a new file must be as lasting as its bytes.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }

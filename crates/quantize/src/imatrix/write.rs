@@ -1,10 +1,10 @@
 //! Writes importance matrices as GGUF: a temporary file beside the target, made safe, then given the target's name.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forerun_model::QuantType;
+use forerun_storage::exclusive::sync_folder;
 use forerun_storage::gguf::{Array, Dims, HeaderWriter, TensorSpec, Value};
 use forerun_storage::repack::Existing;
 use tempfile::{Builder, NamedTempFile};
@@ -164,9 +164,4 @@ fn put(file: &NamedTempFile, header: &HeaderWriter, entries: &[Entry<'_>]) -> io
     }
     out.flush()?;
     file.as_file().sync_all()
-}
-
-/// Makes the new name safe. Only Unix opens folders.
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }

@@ -45,7 +45,7 @@ impl Scheduler {
         stats.asking = stats.asking + asked;
         for (rank, guess) in guesses.iter().enumerate() {
             let slot = slots.find(guess.key).map(|slot| slots.get(slot));
-            let is_here = slot.is_some_and(|slot| !(slot.is_loading() && slot.origin == Origin::Guess));
+            let is_here = slot.is_some_and(|slot| !(slot.is_loading() && slot.origin.is_ahead()));
             // What the store lends needs no reading ahead.
             if !is_here && !store.can_lend(guess.key) {
                 lookahead.add(input.view, rank, *guess);

@@ -82,10 +82,10 @@ impl Scheduler {
                 self.stats.bytes_demand += filled.read_bytes;
                 self.lookahead.demand_landed(filled.read_bytes);
             }
-            Origin::Guess => self.stats.bytes_guess += filled.read_bytes,
+            Origin::Guess | Origin::Sweep => self.stats.bytes_guess += filled.read_bytes,
         }
         self.lookahead.record(row.key.layer, filled.read_bytes);
-        self.stats.guesses_used += u64::from(row.origin == Origin::Guess && row.used);
+        self.stats.guesses_used += u64::from(row.origin.is_ahead() && row.used);
         self.stats.again += u64::from(!self.seen.insert(row.key));
         if row.promised {
             self.n_awaited -= 1;

@@ -78,7 +78,7 @@ impl Scheduler {
         for i in 0..self.moves.len() {
             let Move::Guess { key, slot } = self.moves[i] else { continue };
             // An expert that can't be read is an error once it is wanted.
-            if let Ok(false) = self.begin(key, slot, (Origin::Guess, Priority::Demand)) {
+            if let Ok(false) = self.begin(key, slot, (Origin::Sweep, Priority::Demand)) {
                 return i;
             }
             self.swept(key.expert.0);

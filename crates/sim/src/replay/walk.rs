@@ -51,8 +51,9 @@ impl<'a> Walk<'a> {
     /// The time of one token when nothing is waited for or asked ahead.
     pub(super) fn token_alone(&self) -> Nanos {
         let Spans { mixer, shared, expert, head, .. } = self.spans;
-        let layer = mixer.0 + shared.0 + expert.0 * self.trace.top_k as u64;
-        Nanos(layer * self.layers.len() as u64 + head.0)
+        let experts = expert.0.saturating_mul(self.trace.top_k as u64);
+        let layer = mixer.0.saturating_add(shared.0).saturating_add(experts);
+        Nanos(layer.saturating_mul(self.layers.len() as u64).saturating_add(head.0))
     }
 
     /// One pass; each row is routed as that token of the trace, or as a token beyond its end from the beginning again.

@@ -117,6 +117,16 @@ pub enum OpenError {
         /// Type of the layer's first expert.
         expected: QuantType,
     },
+    /// Packed records that are stored as something else than bytes.
+    #[error("tensor `{name}` is {found}; packed records are {expected}")]
+    PackedType {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        found: QuantType,
+        /// The type of records.
+        expected: QuantType,
+    },
     /// An expert too large for a slot.
     #[error("an expert of layer {layer} has {bytes} bytes; at most {max} are supported")]
     ExpertSize {

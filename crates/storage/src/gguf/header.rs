@@ -93,7 +93,8 @@ impl<'a> Cursor<'a> {
             return Err(HeaderError::TextLength { what: what.to_owned(), len_bytes, min, max });
         }
         let mut bytes = self.room(what, len_bytes, 1)?;
-        bytes.resize(bytes.capacity(), 0);
+        // There may be more room than was asked for.
+        bytes.resize(usize::try_from(len_bytes).unwrap_or(0), 0);
         self.fill(&mut bytes, what)?;
         String::from_utf8(bytes).map_err(|_| HeaderError::Utf8 { what: what.to_owned() })
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::output::{Output, Shortage};
 use super::{Existing, hints};
 use crate::PackError;
-use crate::exclusive::{rename_new, try_lock};
+use crate::exclusive::{rename_new, sync_folder, try_lock};
 
 /// Times that a lock is tried again when the journal vanished meanwhile, with the process that had it.
 const LOCK_TRIES: usize = 8;
@@ -83,8 +83,7 @@ impl DiskOutput {
 
     /// Makes new and removed names safe.
     fn sync_folder(&self) -> io::Result<()> {
-        // Elsewhere a folder can't be opened.
-        if cfg!(unix) { File::open(&self.folder)?.sync_all() } else { Ok(()) }
+        sync_folder(&self.folder)
     }
 
     fn check_room(&self, need_bytes: u64) -> io::Result<()> {

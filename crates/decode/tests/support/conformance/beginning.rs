@@ -19,7 +19,7 @@ pub(crate) fn steps_that_make_no_sense_are_refused(subject: &Subject) {
     let (one, good) = (rows(1), part(FIRST, 8, 1));
     let may_reject = |part: Part| Part { may_reject: true, ..part };
     let (log, max, context) = (CONFIG.log_rows, CONFIG.rows_max, CONFIG.context);
-    let is_rows: Is = |error| matches!(error, ComputeError::Rows { .. });
+    let is_rows: Is = |error| matches!(error, ComputeError::Rows { .. } | ComputeError::Counted { .. });
     let is_past: Is = |error| matches!(error, ComputeError::Past { held: 8, .. });
     let is_token: Is = |error| matches!(error, ComputeError::Token { .. });
     let is_part: Is = |error| matches!(error, ComputeError::Part { .. });
