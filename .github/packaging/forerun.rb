@@ -26,6 +26,8 @@ class Forerun < Formula
     bin.install "forerun"
     lib.install Dir["lib/*"]
     include.install Dir["include/*"]
+    generate_completions_from_executable(bin/"forerun", "completions")
+    (man1/"forerun.1").write Utils.safe_popen_read(bin/"forerun", "man")
   end
 
   test do

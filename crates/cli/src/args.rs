@@ -38,7 +38,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Talks, turn by turn.
     Chat(ChatArgs),
-    /// Answers over HTTP, in the shapes of OpenAI's API
+    /// Answers over HTTP, in the shapes of OpenAI's, Anthropic's and Ollama's APIs
     Serve(Box<ServeArgs>),
     /// Says how well a model predicts a text, in windows of --ctx tokens.
     Perplexity(PerplexityArgs),
@@ -64,6 +64,21 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Says what speed to expect of a model, for a range of memory, and which to choose.
     Plan(PlanArgs),
+    /// Prints what a shell needs to complete command lines
+    Completions(CompletionsArgs),
+    /// Prints a page of the manual, as `man` reads it
+    Man(ManArgs),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CompletionsArgs {
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ManArgs {
+    /// The command whose page it is; default: the program's own
+    pub(crate) command: Option<String>,
 }
 
 /// What every command that runs a model takes.
@@ -175,7 +190,7 @@ pub(crate) struct SamplingArgs {
     pub(crate) seed: Option<u64>,
 
     /// Most tokens of an answer; default: what the context holds
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = answer_tokens)]
     pub(crate) max_tokens: Option<usize>,
 
     /// Text that ends the answer; may be given several times
@@ -333,6 +348,11 @@ fn min_p(text: &str) -> Result<f32, String> {
 
 fn repetition_penalty(text: &str) -> Result<f32, String> {
     setting(text, |config| &mut config.repetition_penalty)
+}
+
+fn answer_tokens(text: &str) -> Result<usize, String> {
+    let hint = if text == "gl" { "; there is no -ngl: --backend and --device say what computes" } else { "" };
+    text.parse().map_err(|_| format!("it must be a number of tokens{hint}"))
 }
 
 fn presence_penalty(text: &str) -> Result<f32, String> {

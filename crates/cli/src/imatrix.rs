@@ -19,6 +19,7 @@ use crate::args::ImatrixArgs;
 use crate::interrupt::Interrupt;
 use crate::load::{engine_config, report, warm_up};
 use crate::perplexity::{TextError, open};
+use crate::pressure;
 use crate::progress::{Bar, Unit};
 use crate::say::say;
 use part::{Part, Source};
@@ -49,6 +50,7 @@ pub(crate) fn imatrix(args: &ImatrixArgs) -> Result<Outcome, Box<dyn Error>> {
     let source = interrupt.while_idle(|| Source::new(&config.model, path, &mut text))?;
     let mut engine = Engine::open(&config)?;
     let quiet = args.model.quiet;
+    pressure::watch(&mut engine, quiet);
     if !quiet {
         report(&engine, &[]);
     }

@@ -13,6 +13,7 @@ use forerun_decode::{
 use crate::args::{Args, DraftArgs, ModelArgs, SamplingArgs, ThinkingName, backend_choice};
 use crate::embedded;
 use crate::interrupt::Interrupt;
+use crate::pressure;
 use crate::probe::{cache_folder, unix_seconds};
 use crate::progress::{Bar, Unit};
 use crate::say::say;
@@ -55,7 +56,8 @@ pub(crate) fn load(
         config.checkpoints = draft.checkpoints(n_checkpoints);
     }
     let is_embedded = matches!(config.model, ModelSource::Embedded { .. });
-    let engine = Engine::open(&config)?;
+    let mut engine = Engine::open(&config)?;
+    pressure::watch(&mut engine, model.quiet);
     let mut decisions = Vec::new();
     let generation = generation(sampling, &engine, &mut decisions);
     let thinking = thinking(sampling.thinking, is_embedded, &mut decisions);

@@ -16,6 +16,7 @@ mod load;
 mod pack;
 mod perplexity;
 mod plan;
+mod pressure;
 mod probe;
 mod progress;
 mod pull;
@@ -24,6 +25,7 @@ mod run;
 mod say;
 mod serve;
 mod settings;
+mod shell;
 mod trace;
 mod verify;
 
@@ -60,6 +62,8 @@ fn main() -> ExitCode {
         Command::Probe(args) => probe::run(args),
         Command::Trace(args) => trace::trace(args),
         Command::Plan(args) => plan::plan(args),
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(args),
     };
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,

@@ -15,6 +15,7 @@ use crate::Outcome;
 use crate::args::PerplexityArgs;
 use crate::interrupt::Interrupt;
 use crate::load::{engine_config, report, warm_up};
+use crate::pressure;
 use crate::progress::{Bar, Unit};
 use crate::say::say;
 
@@ -36,6 +37,7 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> Result<Outcome, Box<dyn Error
     }
     let mut engine = Engine::open(&config)?;
     let quiet = args.model.quiet;
+    pressure::watch(&mut engine, quiet);
     if !quiet {
         report(&engine, &[]);
     }

@@ -47,7 +47,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<Outcome, Box<dyn Error>> {
     let imatrix = args.imatrix.as_deref().map(Imatrix::open).transpose().map_err(QuantizeError::from)?;
     let permissions = Permissions { requantise: args.requantize, unseen: args.allow_unseen };
     let facts = Facts::of(&source).map_err(QuantizeError::from)?;
-    let recipe = if args.recipe == Path::new(AUTO) {
+    let recipe = if args.recipe.to_str().is_some_and(|name| name.eq_ignore_ascii_case(AUTO)) {
         let chosen = auto::choose(args, &source, facts, imatrix.as_ref(), permissions, &interrupt)?;
         let Some(recipe) = chosen else { return Ok(Outcome::Interrupted) };
         recipe

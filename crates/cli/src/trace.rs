@@ -56,7 +56,10 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<Outcome, Box<dyn Error>> {
                 source: Box::new(source),
             })?
         }
-        (None, prompt) => answer(&mut loaded, prompt.as_deref().unwrap_or(""), n_max, &interrupt)?,
+        (None, prompt) => {
+            let said = (args.sampling.system.as_deref(), prompt.as_deref().unwrap_or(""));
+            answer(&mut loaded, said, n_max, &interrupt)?
+        }
     };
     loaded.engine.watch(None);
     let recorder = Arc::into_inner(recorder).expect("the engine has let go of it");
@@ -122,12 +125,13 @@ impl Walk<'_> {
 /// Answers a prompt; only the answer is recorded, for a prompt is read many tokens at once.
 fn answer(
     loaded: &mut Loaded,
-    prompt: &str,
+    (system, prompt): (Option<&str>, &str),
     n_max: usize,
     interrupt: &Interrupt,
 ) -> Result<Fed, Box<dyn Error>> {
     loaded.engine.check_prompt_size(prompt)?;
-    let messages = [Message::user(prompt)];
+    let system = system.map(Message::system);
+    let messages: Vec<_> = system.into_iter().chain([Message::user(prompt)]).collect();
     let request = RenderRequest { thinking: loaded.thinking, ..RenderRequest::new(&messages) };
     let tokens: Vec<TokenId> =
         loaded.engine.template()?.render(&request)?.encode(loaded.engine.tokenizer())?;

@@ -6,6 +6,30 @@ use support::{failure, fixture, json, output, talk};
 
 const QUESTION: &str = "Count from one to twenty in words, twice.";
 
+/// Others measured next to no accepted drafts of heads of few bits; whoever has such a file is told.
+#[test]
+fn a_drafter_of_few_bits_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = fixture("tiny-a-f32.gguf");
+    let warnings = |recipe: &str| {
+        let model = folder.path().join(format!("{recipe}.gguf"));
+        let (source, model) = (source.to_str().unwrap(), model.to_str().unwrap());
+        json(&["quantize", source, model, "--recipe", recipe, "--json", "-q"]);
+        let flags =
+            ["run", "-m", model, "--raw", "--json", "-q", "-n", "4", "--temp", "0", "--draft", "mtp", "abc"];
+        let report = json(&flags);
+        let decisions = report["decisions"].as_array().unwrap().iter().filter(|d| d["what"] == "draft");
+        let reasons = decisions.map(|d| d["reason"].as_str().unwrap().to_owned());
+        reasons.filter(|reason| reason.starts_with("warning:")).collect::<Vec<_>>()
+    };
+    let found = warnings("q3_k_m");
+    assert!(
+        found.len() == 1 && found[0].contains("`blk.8.nextn.eh_proj.weight` is stored as Q3_K"),
+        "{found:?}"
+    );
+    assert_eq!(warnings("q8_0"), [""; 0]);
+}
+
 #[test]
 fn drafts_change_no_word_and_are_reported() {
     let run = |draft: &[&str]| {

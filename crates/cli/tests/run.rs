@@ -244,6 +244,37 @@ fn inspect_describes_a_model() {
 }
 
 #[test]
+fn shells_and_manuals_know_every_command_and_flag() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = output(&["completions", shell]);
+        assert!(script.status.success());
+        for word in ["perplexity", "touch-slots", "prefix-cache"] {
+            assert!(text(&script.stdout).contains(word), "{shell}: {word}");
+        }
+    }
+    let page = output(&["man"]);
+    assert!(text(&page.stdout).contains("forerun\\-perplexity(1)"), "{}", text(&page.stdout));
+    let page = output(&["man", "serve"]);
+    assert!(text(&page.stdout).starts_with(".ie") && text(&page.stdout).contains("prefix\\-cache"));
+    let (code, words) = failure(&["man", "embeddings"]);
+    assert_eq!(code, 1);
+    assert!(words.contains("there is no command `embeddings`; there are run, chat"), "{words}");
+}
+
+#[test]
+fn flags_of_other_programs_are_refused_by_name() {
+    for (flags, words) in [
+        (&["--lora", "a.gguf"][..], "'--lora'"),
+        (&["--mmproj", "a.gguf"], "'--mmproj'"),
+        (&["-ngl", "99"], "there is no -ngl"),
+    ] {
+        let (code, said) = failure(&[&["run", "-q", "-p", "Hi"], flags].concat());
+        assert_eq!(code, 2);
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
 fn a_device_is_for_candle_alone() {
     let wrong = output(&["run", "-q", "--device", "cpu", "hello"]);
     let words = text(&wrong.stderr);

@@ -208,7 +208,12 @@ fn disk(text: &str) -> Result<DiskWish, String> {
     Ok(DiskWish::Rate(rate?.get()))
 }
 
+/// Tokens a second; whoever is slower needs no plan.
+const SPEED_MIN: f64 = 1e-3;
+
 fn speed(text: &str) -> Result<f64, String> {
-    let speed = text.parse().ok().filter(|speed: &f64| speed.is_finite() && *speed > 0.0);
-    speed.ok_or_else(|| format!("`{text}` is no number of tokens a second; write for example 12.5"))
+    let speed = text.parse().ok().filter(|speed: &f64| speed.is_finite() && *speed >= SPEED_MIN);
+    speed.ok_or_else(|| {
+        format!("`{text}` is no number of tokens a second from {SPEED_MIN} on; write for example 12.5")
+    })
 }

@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 
+use forerun_storage::exclusive;
+
 use super::error::{PullError, Subject};
 use super::hash::{Hasher, Oid};
 use super::layout::Target;
@@ -143,9 +145,7 @@ fn remove(path: &std::path::Path) -> Result<(), PullError> {
 /// Makes a rename last; only Unix lets a program ask for that.
 fn sync_folder(path: &std::path::Path) -> Result<(), PullError> {
     match path.parent() {
-        Some(folder) if cfg!(unix) => {
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(PullError::io("flushing", folder))
-        }
-        _ => Ok(()),
+        Some(folder) => exclusive::sync_folder(folder).map_err(PullError::io("flushing", folder)),
+        None => Ok(()),
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use forerun_sim::recording::N_COLUMNS;
+use forerun_storage::exclusive::sync_folder;
 use tempfile::NamedTempFile;
 
 use super::TraceError;
@@ -81,7 +82,6 @@ impl Spool {
             file.as_file().sync_all()?;
             file.persist(path).map_err(|error| error.error)?;
         }
-        // Folders are synced where the system can.
-        if cfg!(unix) { File::open(&self.folder)?.sync_all() } else { Ok(()) }
+        sync_folder(&self.folder)
     }
 }
