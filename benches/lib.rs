@@ -5,6 +5,6 @@
 //! scheduler, in turns. `quantise`: rows encoded as blocks, in rows. `sampler`: a token from logits, in tokens.
 //! `serving`: what a server adds to a token, in tokens. `token`: decode steps of the small model, in tokens.
 //!
-//! `cargo xtask benches` measures; `cargo test --workspace` runs each once.
+//! `cargo xtask benches` measures; `cargo xtask long` runs each once.
 
 pub mod drafter;

@@ -6,7 +6,9 @@
 use std::process::Command;
 
 use crate::error::ChoreError;
-use crate::process::{cargo, nightly_cargo, output, root, run as run_command, target_dir, works};
+use crate::process::{
+    NIGHTLY, NIGHTLY_REMEDY, cargo, nightly_cargo, output, root, run as run_command, target_dir, works,
+};
 
 /// Every finding ends the program, so that the test fails.
 const C_FLAGS: &str = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer";
@@ -27,9 +29,7 @@ pub(crate) fn run() -> Result<(), ChoreError> {
     }
     run_command(cargo(TEST).args(TOUR).env("FORERUN_C_FLAGS", C_FLAGS))?;
     let Some(host) = nightly_host() else {
-        eprintln!(
-            "no nightly: the Rust side wasn't instrumented; `rustup toolchain install nightly` installs one"
-        );
+        eprintln!("the Rust side wasn't instrumented, for there is no {NIGHTLY}: {NIGHTLY_REMEDY}");
         return Ok(());
     };
     let mut command = nightly_cargo(&root(), TEST);
@@ -39,11 +39,11 @@ pub(crate) fn run() -> Result<(), ChoreError> {
 }
 
 /// What the nightly compiles for if nothing else is said; `None` without a nightly.
-fn nightly_host() -> Option<String> {
-    if !works(Command::new("rustup").args(["run", "nightly", "rustc", "--version"])) {
+pub(crate) fn nightly_host() -> Option<String> {
+    if !works(Command::new("rustup").args(["run", NIGHTLY, "rustc", "--version"])) {
         return None;
     }
-    let said = output(Command::new("rustup").args(["run", "nightly", "rustc", "-vV"])).ok()?;
+    let said = output(Command::new("rustup").args(["run", NIGHTLY, "rustc", "-vV"])).ok()?;
     host_in(&String::from_utf8_lossy(&said))
 }
 

@@ -12,9 +12,10 @@ use crate::process::root;
 
 mod trace;
 
-/// Lists every other file of the folder but [`README`], as `sha256sum` writes it.
+/// Lists every other file of the folder but [`TEXTS`], as `sha256sum` writes it.
 const SUMS: &str = "SHA256SUMS";
-const README: &str = "README.md";
+/// Written by hand, and no input of anything.
+const TEXTS: &[&str] = &["README.md", "cases.md"];
 
 /// Each fixture that is a copy, and where it lies in the folder that `--from` names.
 const COPIES: &[(&str, &str)] = &[
@@ -127,7 +128,7 @@ fn sums_of(folder: &Path) -> Result<Sums, ChoreError> {
     let mut sums = Sums::new();
     for file in files::list(folder, &[])? {
         let name = files::relative(folder, &file);
-        if name != SUMS && name != README {
+        if name != SUMS && !TEXTS.contains(&name.as_str()) {
             sums.insert(name, sum(&files::read(&file)?));
         }
     }
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn copies_are_summed_and_notes_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["README.md", "SHA256SUMS", "traces/a.bin"] {
+        for name in ["README.md", "cases.md", "SHA256SUMS", "traces/a.bin"] {
             files::write(&folder.path().join(name), b"").unwrap();
         }
         assert_eq!(sums_of(folder.path()).unwrap(), sums(&[("traces/a.bin", EMPTY)]));

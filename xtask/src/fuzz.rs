@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::error::ChoreError;
 use crate::files;
-use crate::process::{nightly_cargo, root, run as run_command, works};
+use crate::process::{NIGHTLY_REMEDY, nightly_cargo, root, run as run_command, works};
 
 /// One target: a program in a crate's `fuzz/fuzz_targets`.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,6 +40,10 @@ pub(crate) fn all(seconds: u32) -> Result<(), ChoreError> {
         let corpus = target.folder.join("corpus").join(&target.name);
         let io = |source| ChoreError::Io { doing: "make", path: corpus.clone(), source };
         std::fs::create_dir_all(&corpus).map_err(io)?;
+        // The versions that the program is built with; what the targets need besides is added.
+        let lock = target.folder.join("Cargo.lock");
+        let io = |source| ChoreError::Io { doing: "write", path: lock.clone(), source };
+        std::fs::copy(root().join("Cargo.lock"), &lock).map_err(io)?;
         run_command(&mut command(&target, seconds))?;
     }
     Ok(())
@@ -75,8 +79,7 @@ fn command(target: &Target, seconds: u32) -> Command {
 fn require_tools() -> Result<(), ChoreError> {
     let nightly = |args: &[&str]| works(&mut nightly_cargo(&root(), args));
     if !nightly(&["--version"]) {
-        let remedy = "`rustup toolchain install nightly` installs it";
-        return Err(ChoreError::Missing { tool: "a nightly toolchain", remedy });
+        return Err(ChoreError::Missing { tool: "the pinned nightly toolchain", remedy: NIGHTLY_REMEDY });
     }
     if !nightly(&["fuzz", "--version"]) {
         return Err(ChoreError::Missing {
@@ -114,8 +117,7 @@ mod tests {
         let target = Target { folder: folder.path().to_path_buf(), name: "gguf_open".into() };
         let command = command(&target, 60);
         let args: Vec<_> = command.get_args().map(|arg| arg.to_str().unwrap()).collect();
-        let expect =
-            "run nightly cargo fuzz run --fuzz-dir . gguf_open corpus/gguf_open seeds -- -max_total_time=60";
+        let expect = "run nightly-2026-05-20 cargo fuzz run --fuzz-dir . gguf_open corpus/gguf_open seeds -- -max_total_time=60";
         assert_eq!(args.join(" "), expect);
     }
 

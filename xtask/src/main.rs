@@ -5,6 +5,7 @@
 //!
 //! Never here: anything that the program itself needs to run.
 
+mod alone;
 mod browser;
 mod c_api;
 mod clients;
@@ -15,9 +16,12 @@ mod fixtures;
 mod fuzz;
 mod layers;
 mod long;
+mod memory;
 mod msl;
+mod picture;
 mod process;
 mod round_trip;
+mod supply;
 mod tidy;
 
 use std::env;
@@ -68,6 +72,18 @@ const TASKS: &[Task] = &[
         about: "the server's page in headless Chromium; --pictures makes those of docs anew",
         run: browser::run,
     },
+    Task {
+        name: "picture",
+        args: "",
+        about: "the README's animated terminal, made anew by running what it shows",
+        run: |_| picture::run(),
+    },
+    Task {
+        name: "supply",
+        args: "[PART…]",
+        about: "packages of others: licences, advisories, sources (deny's parts, all if none is named), and unused ones",
+        run: supply::run,
+    },
     Task { name: "fuzz", args: "SECONDS", about: "fuzzes every target for so long", run: fuzz::run },
     Task {
         name: "loom",
@@ -78,8 +94,26 @@ const TASKS: &[Task] = &[
     Task {
         name: "miri",
         args: "",
-        about: "the slots' leases under an interpreter that sees undefined behaviour",
+        about: "the slots' leases and the products' scalar code under an interpreter that sees undefined behaviour",
         run: |_| long::miri(),
+    },
+    Task {
+        name: "tsan",
+        args: "",
+        about: "leases, reads, scheduler and pool under ThreadSanitizer",
+        run: |_| long::tsan(),
+    },
+    Task {
+        name: "alone",
+        args: "",
+        about: "each layer's example in a workspace of its own, and the packages that the layer brings",
+        run: |_| alone::run(),
+    },
+    Task {
+        name: "memory",
+        args: "",
+        about: "every command in a control group of its budget and a twentieth; Linux, as root",
+        run: |_| memory::run(),
     },
     Task {
         name: "clients",

@@ -26,10 +26,15 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// The nightly that fuzzes, interprets and sanitises: one, so that what it finds is found again.
+pub(crate) const NIGHTLY: &str = "nightly-2026-05-20";
+/// How one gets it, with all that the chores need of it.
+pub(crate) const NIGHTLY_REMEDY: &str = "`rustup toolchain install nightly-2026-05-20 --profile minimal --component miri --component rust-src` installs it";
+
 /// The nightly cargo, in `folder`. Goes through rustup, whatever toolchain runs this program.
 pub(crate) fn nightly_cargo(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("rustup");
-    command.args(["run", "nightly", "cargo"]).args(args).current_dir(folder);
+    command.args(["run", NIGHTLY, "cargo"]).args(args).current_dir(folder);
     command
 }
 

@@ -6,6 +6,7 @@ use crate::error::ChoreError;
 use crate::process::root;
 use crate::{files, layers};
 
+mod messages;
 mod source;
 
 use source::{code_only, functions, has_word};
@@ -93,7 +94,9 @@ const TEXTS: &[&str] =
 pub(crate) fn check() -> Result<(), ChoreError> {
     eprintln!("== tidy");
     let rules = Rules { long_files: LONG_FILES, long_functions: LONG_FUNCTIONS, unsafe_files: UNSAFE_FILES };
-    let broken = rules.violations(&texts()?);
+    let texts = texts()?;
+    let mut broken = rules.violations(&texts);
+    broken.extend(messages::idle(texts.iter().map(|text| text.text.as_str())));
     if !broken.is_empty() {
         return Err(ChoreError::Broken { rules: "tidy", broken });
     }
@@ -142,6 +145,7 @@ impl Rules<'_> {
             if !path.ends_with(".rs") {
                 continue;
             }
+            broken.extend(messages::violations(path, text));
             let code = code_only(text);
             broken.extend(undone_code(path, &code));
             broken.extend(clocks(path, &code));

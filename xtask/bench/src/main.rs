@@ -77,14 +77,14 @@ fn bench(args: &Args) -> Result<(), BenchError> {
         let said = plan.said(&bench.journal, &regime, row);
         bench.measure(row, Key { regime, row: name, round, limit }, &said)?;
     }
-    if !args.keep {
-        bench.files.remove()?;
-    }
     let report = Report::new(&plan, &bench.journal, &machine);
     write(&args.out.join("bench.json"), &report.json())?;
     write(&args.out.join("bench.md"), &report.markdown())?;
     chart::draw(&report, &args.out.join("bench.svg"))?;
     print(&report.markdown());
+    if !args.keep {
+        bench.files.remove()?;
+    }
     eprintln!("in {}: bench.md, bench.json, bench.svg, and every run in runs.jsonl", args.out.display());
     Ok(())
 }

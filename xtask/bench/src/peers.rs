@@ -56,11 +56,19 @@ impl Peer {
         Ok(Some(Self { python, script: programs.root().join("xtask/bench/src/peers/llama.py") }))
     }
 
-    /// Reads `prompt`, then `said` one by one, and prints figures as JSON.
-    pub(crate) fn command(&self, model: &Path, keeping: Keeping, prompt: &str, said: &[u32]) -> Command {
+    /// Computes on `threads`, or one per core; reads `prompt`, then `said` one by one, and prints figures as JSON.
+    pub(crate) fn command(
+        &self,
+        model: &Path,
+        keeping: Keeping,
+        threads: Option<u16>,
+        prompt: &str,
+        said: &[u32],
+    ) -> Command {
         let mut command = Command::new(&self.python);
         command.arg(&self.script).arg(model).arg(if keeping == Keeping::Mapped { "mapped" } else { "usual" });
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads =
+            threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
         command.arg(threads.to_string()).arg(prompt);
         command.arg(said.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
         command

@@ -193,7 +193,7 @@ impl Bed<'_> {
                 if said.len() < n {
                     return Ok(None);
                 }
-                peer.command(model, keeping, &prompt, &said[..n])
+                peer.command(model, keeping, self.args.threads, &prompt, &said[..n])
             }
             (By::Peer(_), None) => return Ok(None),
         };

@@ -105,3 +105,26 @@ fn this_checkout_is_looked_at() {
     assert!(texts.iter().any(|text| text.path == ".ci/run"));
     assert!(texts.iter().all(|text| !text.path.ends_with(".gguf")));
 }
+
+#[test]
+fn an_error_names_what_is_wrong() {
+    let file = |said: &str| format!("//! A file.\n{}(\"{said}\")]\nstruct E;\n", concat!("#[er", "ror"));
+    check("a.rs", &file("a slot of {bytes} bytes; at least {least} are needed"), &[]);
+    check("a.rs", &file("the server is shutting down"), &[]);
+    for (said, why) in
+        [("no", "names neither"), ("it is {why}.", "ends with a full stop"), ("say \\\"no\\\"", "names")]
+    {
+        let found = NO_EXCEPTIONS.violations(&[Text { path: "a.rs".into(), text: file(said) }]);
+        assert!(found.len() == 1 && found[0].contains(why) && found[0].starts_with("a.rs:2 "), "{found:?}");
+    }
+}
+
+#[test]
+fn plain_errors_of_the_table_exist() {
+    assert!(messages::idle(std::iter::empty()).len() > 30);
+    let one = format!("{}(\"the server is shutting down\")]", concat!("#[er", "ror"));
+    assert_eq!(
+        messages::idle([one.as_str()].into_iter()).len() + 1,
+        messages::idle(std::iter::empty()).len()
+    );
+}
