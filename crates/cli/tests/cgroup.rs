@@ -108,7 +108,9 @@ fn every_command_stays_inside() {
     let folder = tempfile::tempdir_in(&models).unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let wide = models.join("wide.gguf").to_str().unwrap().to_owned();
-    let (text, out) = (fixture("heldout.txt").to_str().unwrap().to_owned(), path("out"));
+    let (text, out) = (path("text.txt"), path("out"));
+    let whole = fs::read_to_string(fixture("heldout.txt")).unwrap();
+    fs::write(&text, &whole[..1500]).unwrap();
     let budget = 1300 * MIB;
     let group = Group::new("commands", budget);
     let model = ["-m", &wide, "--ctx", "256", "--memory", "1300MiB", "-q"];
@@ -119,12 +121,11 @@ fn every_command_stays_inside() {
         let answer = with("run", &[&["--raw", "-n", "24", "-p", &script(64)], rest].concat());
         assert!(answer["bytes_demand"].as_u64().unwrap() > 0, "{rest:?}: it must stream");
     }
-    with("perplexity", &["--chunks", "2", &text]);
+    with("perplexity", &[&text]);
     with("imatrix", &["--chunks", "2", &text, "-o", &out]);
     with("bench", &["--prompt", "128", "--tokens", "8", "--repeat", "1"]);
-    with("trace", &["--tokens", "64", &text, "-o", &path("trace"), "--raw"]);
-    let chat = group.output(&[&["chat"], &model[..], &["-n", "8"]].concat(), "one\ntwo\nthree\n");
-    assert!(!chat.stdout.is_empty());
+    with("trace", &["--tokens", "64", &text, "-o", &path("trace")]);
+    // It has no chat template; chats have a test of their own.
     serve(&group, &model);
 
     // These have no budget of their own: some megabytes, whatever the size of the file, and the page cache.
@@ -217,5 +218,5 @@ fn a_thousand_turns_stay_inside() {
     let output = group.output(&flags, &turns);
     let words = String::from_utf8(output.stderr).unwrap();
     assert!(words.contains("oldest messages were dropped"), "old turns must make room: {words}");
-    assert!(output.stdout.iter().filter(|&&byte| byte == b'\n').count() >= 1000, "an answer a turn");
+    assert_eq!(words.matches(" prompt tokens in ").count(), 1000, "an answer a turn");
 }
