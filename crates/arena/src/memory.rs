@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(miri)))]
     fn touching_makes_pages_resident_and_changes_nothing() {
         let resident = || {
             let status = std::fs::read_to_string("/proc/self/statm").unwrap();

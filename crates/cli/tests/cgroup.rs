@@ -9,14 +9,14 @@ mod support;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{fixture, forerun};
+use support::{fixture, forerun, listening};
 
 const MIB: u64 = 1 << 20;
 
@@ -145,15 +145,7 @@ fn serve(group: &Group, model: &[&str]) {
     let mut command = group.command(&[&["serve", "--port", "0"], &model[..model.len() - 1]].concat());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut words = String::new();
-    let address = loop {
-        let mut line = String::new();
-        assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended before it listened: {words}");
-        if let Some((_, address)) = line.trim().split_once("listens on http://") {
-            break address.to_owned();
-        }
-        words += &line;
-    };
+    let (address, _) = listening(&mut stderr);
     // Nobody would read it.
     std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
     let ask = |question: usize| {

@@ -4,13 +4,13 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{failure, fixture, forerun};
+use support::{failure, fixture, forerun, listening};
 
 /// A server in a process of its own.
 struct Serving {
@@ -26,15 +26,7 @@ impl Serving {
     fn start(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut words = String::new();
-        let address = loop {
-            let mut line = String::new();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended before it listened: {words}");
-            if let Some((_, address)) = line.trim().split_once("listens on http://") {
-                break address.to_owned();
-            }
-            words += &line;
-        };
+        let (address, words) = listening(&mut stderr);
         Self { child, stderr, address, words }
     }
 

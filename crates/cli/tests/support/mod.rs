@@ -8,9 +8,9 @@ pub(crate) mod hub;
 pub(crate) mod older_layout;
 pub(crate) mod shards;
 
-use std::io::{ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{ChildStderr, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
@@ -58,6 +58,20 @@ pub(crate) fn failure(args: &[&str]) -> (i32, String) {
     assert!(!output.status.success(), "{args:?} should fail");
     assert_eq!(output.stdout, b"", "{args:?}: nothing on stdout");
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Where a server listens, and what it said before; it ends if it never does.
+#[track_caller]
+pub(crate) fn listening(stderr: &mut BufReader<ChildStderr>) -> (String, String) {
+    let mut words = String::new();
+    loop {
+        let mut line = String::new();
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended before it listened: {words}");
+        if let Some((_, address)) = line.trim().split_once("listens on http://") {
+            return (address.to_owned(), words);
+        }
+        words += &line;
+    }
 }
 
 /// What the program says to `input`.

@@ -39,7 +39,7 @@ impl Engine {
     }
 
     /// From now on `watch` is asked before each step whether the system wants memory back, and slots are given up if it does;
-    /// or nobody is. Whoever said that there is nothing left to give up isn't asked again.
+    /// or nobody is. It is asked no more once nothing is left to give up.
     pub fn watch_memory(&mut self, watch: Option<MemoryWatch>) {
         self.memory_watch = watch;
     }

@@ -1,7 +1,7 @@
 //! Conversations that are kept on disk: a folder with a file for each.
 //!
 //! A file's name begins with the number of its last use, so that the order of use outlives the process without a clock. The
-//! folder is one process's at a time: another one's files are noticed when it is opened next.
+//! folder is one process's at a time, by the lock of a file in it: nobody throws away what another writes.
 
 mod index;
 
